@@ -2,17 +2,17 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, parser::ValueSource,
+};
+use serde::Deserialize;
 
-use crate::commands;
+use crate::{commands, config::Config, help};
 
 /// Leases and locks for shell commands, on one machine or on many
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, propagate_version = true, max_term_width = 100)]
-#[command(
-    after_help = "Exit codes of leasehold itself: 64 usage, 69 store unavailable, 70 internal error, 75 resource is held, \
-                        77 order refused, 78 configuration, 79 lease lost, 126 command cannot be run, 127 command not found."
-)]
+#[command(after_help = help::AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -30,6 +30,11 @@ impl Cli {
             return Ok(Cli { global, command: Command::Run(run) });
         }
         parse(&words)
+    }
+
+    /// The definition of the command line, with the commands of the help in groups.
+    pub(crate) fn definition() -> clap::Command {
+        help::with_groups(Cli::command())
     }
 }
 
@@ -49,8 +54,24 @@ enum OnlyRun {
     Run(Box<commands::run::Run>),
 }
 
-fn parse<T: CommandFactory + FromArgMatches>(words: &[OsString]) -> Result<T, clap::Error> {
-    T::from_arg_matches(&allow_negative_numbers(T::command()).try_get_matches_from(words)?)
+impl AsMut<Global> for Cli {
+    fn as_mut(&mut self) -> &mut Global {
+        &mut self.global
+    }
+}
+
+impl AsMut<Global> for RunCli {
+    fn as_mut(&mut self) -> &mut Global {
+        &mut self.global
+    }
+}
+
+fn parse<T: CommandFactory + FromArgMatches + AsMut<Global>>(words: &[OsString]) -> Result<T, clap::Error> {
+    let matches = allow_negative_numbers(help::with_groups(T::command())).try_get_matches_from(words)?;
+    let mut parsed = T::from_arg_matches(&matches)?;
+    let is_typed = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+    parsed.as_mut().typed = Typed { store: is_typed("store"), namespace: is_typed("namespace") };
+    Ok(parsed)
 }
 
 /// Lets options take negative numbers, so that `--ttl -1` is reported as a wrong ttl and not as the unknown
@@ -61,8 +82,8 @@ fn allow_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
 
-/// The options of every command.
-#[derive(Debug, Args)]
+/// The options of every command. `settings::settle` fills them from `config.toml`.
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// The URL of the store that keeps the leases [default: from the configuration, else a SQLite file of
@@ -73,6 +94,26 @@ pub(crate) struct Global {
     /// A file with the password of the store
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_PASSWORD_FILE")]
     pub(crate) password_file: Option<PathBuf>,
+
+    /// Pass the password of the store on to the command of run, cron and elect, for runs within it
+    #[arg(long, global = true)]
+    pub(crate) pass_secrets: bool,
+
+    /// The namespace of names that have none; lists show only this namespace
+    #[arg(long, global = true, value_name = "NAME", env = "LEASEHOLD_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+
+    /// Use no default namespace: names stay as they are, and lists show every namespace
+    #[arg(long, global = true, visible_alias = "all-namespaces")]
+    pub(crate) no_namespace: bool,
+
+    /// Hash the id of the resource before it reaches the store, the log and the lists
+    #[arg(long, global = true)]
+    pub(crate) sensitive: bool,
+
+    /// A file with the key of --sensitive, the same on all machines
+    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_HASH_KEY_FILE")]
+    pub(crate) hash_key_file: Option<PathBuf>,
 
     /// The configuration file [default: leasehold/config.toml in ~/.config, then in /etc]
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
@@ -90,6 +131,10 @@ pub(crate) struct Global {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
+    /// Colours on stdout [default: auto, only on a terminal]
+    #[arg(long, global = true, value_name = "WHEN", env = "LEASEHOLD_COLOR")]
+    pub(crate) color: Option<Color>,
+
     /// The format of the log; turns the log on
     #[arg(long, global = true, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -98,17 +143,45 @@ pub(crate) struct Global {
     /// exporter
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_METRICS_FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
+
+    /// Which options were in the command line, and not in a variable.
+    #[arg(skip)]
+    pub(crate) typed: Typed,
+
+    /// The configuration file.
+    #[arg(skip)]
+    pub(crate) loaded: Config,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// Which options were in the command line, and not in a variable.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Typed {
+    pub(crate) store: bool,
+    pub(crate) namespace: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<commands::run::Run>),
+    Acquire(Box<commands::acquire::Acquire>),
+    Renew(commands::renew::Renew),
+    Release(commands::release::Release),
     /// List the resources that are held, waited for or paused
     Ls(commands::ls::Ls),
     /// Show one resource: holders, queue, tokens, notes, last orders
@@ -136,12 +209,22 @@ pub(crate) enum Command {
     Advise(Box<commands::advise::Advise>),
     Cron(Box<commands::cron::Cron>),
     Elect(Box<commands::elect::Elect>),
+    /// Serve the leases of a store over HTTP, for programs of every language
+    Serve(commands::serve::Serve),
+    /// Make, list and revoke tokens of the server
+    #[cfg(feature = "serve")]
+    Token(Box<commands::token::Token>),
     /// Set up a set of Redlock servers
     Redlock(commands::redlock::Redlock),
     /// Have a database refuse writes of holders that have lost their lease
     Fence(commands::fence::Fence),
     /// Print the SQL that creates the tables of a store, to run it by hand
     Schema(commands::schema::Schema),
+    /// Show the settings and where each of them comes from
+    Config(commands::config::ConfigCommand),
+    /// Print the names of resources, for the shell completions
+    #[command(hide = true)]
+    CompleteResources(commands::complete_resources::CompleteResources),
     /// Print shell completions
     Completions(commands::completions::Completions),
     /// Print the manual page of the program or of one command
@@ -150,6 +233,10 @@ pub(crate) enum Command {
 
 /// Parses `10`, `1.5` (seconds), `500ms`, `2m`, `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if text.contains('M') {
+        // humantime reads it as months.
+        return Err("write m for minutes; M would mean months".to_owned());
+    }
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let read = seconds.or_else(|| humantime::parse_duration(text).ok());
     read.ok_or_else(|| "expected seconds or a duration, such as 10, 1.5, 500ms, 2m or 1h30m".to_owned())
@@ -233,7 +320,8 @@ mod tests {
                     if !block[..at].ends_with(prompt) {
                         continue;
                     }
-                    let words = words(&block[at..]);
+                    // The shell replaces `$$` by its process id.
+                    let words = words(&block[at..].replace("$$", "1"));
                     let parsed = Cli::read(&words);
                     assert!(parsed.is_ok(), "{}: {words:?}: {}", page.display(), parsed.unwrap_err());
                     checked += 1;
@@ -258,8 +346,9 @@ mod tests {
         for (text, millis) in table {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
-        for text in ["", "-1", "x", "1x", "inf", "nan", "1e400"] {
+        for text in ["", "-1", "x", "1x", "inf", "nan", "1e400", "30M", "1h 30M"] {
             assert!(duration(text).is_err(), "{text}");
         }
+        assert!(duration("30M").unwrap_err().contains("m for minutes"));
     }
 }

@@ -14,10 +14,12 @@ use std::{
     fs::File,
     io::Read as _,
     os::fd::AsRawFd as _,
+    path::Path,
     process::{ExitCode, ExitStatus},
     str::FromStr,
 };
 
+use clap::ValueEnum as _;
 use leasehold::ErrorKind;
 use rustix::{
     fs::{MemfdFlags, memfd_create},
@@ -100,7 +102,8 @@ impl ChildOutcome {
 const REPORT_COMMAND: &str = "command";
 
 impl ChildRun {
-    pub(crate) fn new(global: &Global) -> Result<ChildRun, Failure> {
+    /// `metrics` is the metrics file of the child. It adds to the counters that it finds there.
+    pub(crate) fn new(global: &Global, metrics: Option<&Path>) -> Result<ChildRun, Failure> {
         let program = std::env::current_exe().map_err(Failure::host)?;
         let report =
             memfd_create("leasehold", MemfdFlags::CLOEXEC).map_err(|errno| Failure::host(errno.into()))?;
@@ -109,12 +112,28 @@ impl ChildRun {
         if let Some(store) = &global.store {
             command.env("LEASEHOLD_STORE", store); // not as an argument: every user can read those
         }
-        for (flag, path) in [("--config", &global.config), ("--password-file", &global.password_file)] {
+        // Two processes must not write to one metrics file.
+        command.env_remove("LEASEHOLD_METRICS_FILE");
+        let files = [
+            ("--config", global.config.as_deref()),
+            ("--password-file", global.password_file.as_deref()),
+            ("--hash-key-file", global.hash_key_file.as_deref()),
+            ("--metrics-file", metrics),
+        ];
+        for (flag, path) in files {
             if let Some(path) = path {
                 command.arg(flag).arg(path);
             }
         }
+        if let Some(format) = global.log_format.and_then(|format| format.to_possible_value()) {
+            command.arg("--log-format").arg(format.get_name());
+        }
         command.args(std::iter::repeat_n("-v", usize::from(global.verbose)));
+        match &global.namespace {
+            Some(namespace) => command.arg("--namespace").arg(namespace),
+            None => command.arg("--no-namespace"),
+        };
+        command.args(global.pass_secrets.then_some("--pass-secrets"));
         command.args(global.quiet.then_some("-q")).args(global.json.then_some("--json"));
         let parent = ParentProcess { pid: getpid().as_raw_nonzero().get(), report_fd: report.as_raw_fd() };
         command.arg("run").arg("--with-parent").arg(parent.to_string());

@@ -1,4 +1,4 @@
-//! The configuration file `config.toml`: the store, and defaults of `leasehold run`.
+//! The configuration file `config.toml`: global options, and defaults of `run`, `cron` and `elect`.
 
 use std::{
     env, fs, io,
@@ -8,25 +8,73 @@ use std::{
 
 use serde::{Deserialize, Deserializer};
 
-use crate::{args, args::Global, exit::Failure};
+use crate::{
+    args::{self, Color, LogFormat},
+    exit::Failure,
+};
 
-/// The contents of the file.
-#[derive(Debug, Default, Deserialize)]
+/// The contents of the file. `leasehold config show` lists the same keys.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     /// The URL of the store.
     pub(crate) store: Option<String>,
     /// A file with the password of the store.
     pub(crate) password_file: Option<PathBuf>,
-    /// Defaults of `leasehold run`.
+    /// The namespace of names that have none.
+    pub(crate) namespace: Option<String>,
+    /// A file with the key of `--sensitive`.
+    pub(crate) hash_key_file: Option<PathBuf>,
+    pub(crate) log_format: Option<LogFormat>,
+    pub(crate) metrics_file: Option<PathBuf>,
+    pub(crate) color: Option<Color>,
     #[serde(default)]
     pub(crate) run: RunDefaults,
+    #[serde(default)]
+    pub(crate) cron: CronDefaults,
+    #[serde(default)]
+    pub(crate) elect: ElectDefaults,
+    /// The path of the file. `None` if there is no file.
+    #[serde(skip)]
+    pub(crate) path: Option<PathBuf>,
 }
 
 /// Defaults of `leasehold run`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunDefaults {
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) ttl: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) grace: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) wait: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) conflict_exit_code: Option<u8>,
+    pub(crate) fair: Option<bool>,
+}
+
+/// Defaults of `leasehold cron`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CronDefaults {
+    pub(crate) zone: Option<String>,
+    pub(crate) missed: Option<String>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) wait: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) at_least: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) ttl: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// Defaults of `leasehold elect`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ElectDefaults {
     #[serde(default, deserialize_with = "duration")]
     pub(crate) ttl: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
@@ -41,8 +89,8 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
 impl Config {
     /// Reads the file of `--config`, else the file of the user, else the file of the system. Without any of
     /// these, the configuration is empty.
-    pub(crate) fn load(global: &Global) -> Result<Config, Failure> {
-        if let Some(named) = &global.config {
+    pub(crate) fn load(named: Option<&Path>) -> Result<Config, Failure> {
+        if let Some(named) = named {
             let missing =
                 || Failure::config(format!("there is no readable configuration file {}", named.display()));
             return Config::read(named)?.ok_or_else(|| missing().hint("name another file with --config"));
@@ -66,13 +114,19 @@ impl Config {
                 )));
             }
         };
-        toml::from_str(&text).map(Some).map_err(|error| {
+        let read: Result<Config, toml::de::Error> = toml::from_str(&text);
+        read.map(|config| Some(Config { path: Some(path.to_owned()), ..config })).map_err(|error| {
             // The text of the line is not shown: it may contain a password.
-            let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+            let line = error.span().map_or(0, |span| line_of(&text, span.start));
             let message = format!("{}, line {line}: {}", path.display(), error.message());
             Failure::config(message).hint("correct the file, or name another one with --config")
         })
     }
+}
+
+/// The number of the line with the byte at this position.
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
+    text[..at].matches('\n').count() + 1
 }
 
 /// A file that another user may not read counts as absent: `/etc/leasehold` may be for root only.
@@ -121,6 +175,7 @@ mod tests {
             "store = 'a'\nstroe = 'redis://u:sesame@h'",
             "store = 'a'\nrun = 'sesame",
             "[run]\nttl = 'sesame'",
+            "[cron]\nttll = '1m'",
         ] {
             let failure = read(text).unwrap_err();
             assert_eq!(failure.code, 78);

@@ -97,14 +97,34 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let (exit, hint) = meaning(error.kind());
+        let message = error.to_string();
+        let hint = hint.filter(|_| error.kind() != ErrorKind::Denied || !says_what_to_do(&message));
         Failure {
             code: exit.code(),
             kind: error.kind().as_str(),
             effect: error.effect(),
-            message: error.to_string(),
+            message,
             hint: hint.map(str::to_owned),
         }
     }
+}
+
+/// Whether the message of a backend ends with advice, such as `: check the login in the URL`. Then a hint would only repeat it.
+fn says_what_to_do(message: &str) -> bool {
+    const ADVICE: [&str; 9] = [
+        "add ",
+        "check ",
+        "connect as ",
+        "grant ",
+        "if the server requires ",
+        "name ",
+        "run as ",
+        "set ",
+        "write ",
+    ];
+    let parts =
+        message.match_indices([':', ';']).filter_map(|(at, _)| message.get(at + 1..)?.strip_prefix(' '));
+    parts.into_iter().any(|part| ADVICE.iter().any(|start| part.starts_with(start)))
 }
 
 /// The exit code and the hint for a kind of error of the library. `None` where the message itself says what
@@ -118,8 +138,13 @@ fn meaning(kind: ErrorKind) -> (Exit, Option<&'static str>) {
         ErrorKind::Unavailable => {
             (Exit::Unavailable, Some("check that the store is running and reachable, then try again"))
         }
-        ErrorKind::Denied => (Exit::Config, Some("check the user, the password and the permissions")),
-        ErrorKind::Corrupt => (Exit::Config, Some("check that --store names a store of leasehold")),
+        ErrorKind::Denied => {
+            (Exit::Config, Some("check the user, the password, the permissions and the certificates"))
+        }
+        ErrorKind::Corrupt => (
+            Exit::Config,
+            Some("check that --store names a store of leasehold, and what the message names in it"),
+        ),
         ErrorKind::Mismatch | ErrorKind::Unsupported | ErrorKind::GuaranteeTooWeak => (Exit::Config, None),
         _ => (Exit::Internal, None),
     }
@@ -148,5 +173,30 @@ mod tests {
         for (kind, code) in table {
             assert_eq!(Failure::from(Error::new(kind, "x")).code, code, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_refusal_that_says_what_to_do_has_no_further_hint() {
+        let hint = |message| Failure::from(Error::new(ErrorKind::Denied, message)).hint;
+        for message in [
+            "etcd wants a user and a password: write etcd://user:password@host",
+            "the servers refused the user or the password: check the login in the URL",
+            "the server's certificate is not trusted: self-signed, or of an unknown issuer; name its CA with ca_file=FILE",
+            "no entry in pg_hba.conf: if the server requires TLS, add sslmode=require to the URL",
+            "permission denied for schema: grant the rights that `leasehold schema postgres` names",
+        ] {
+            assert_eq!(hint(message), None, "{message}");
+        }
+        for message in ["redis h:6379: the server wants a password", "the server's certificate has expired"] {
+            assert!(hint(message).unwrap().starts_with("check the user"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_resource_without_further_tokens_is_78_and_not_to_be_tried_again() {
+        let last = leasehold::FencingToken::new((1 << 53) - 1).unwrap();
+        let failure = Failure::from(leasehold::FencingToken::mint(Some(last), 0, None).unwrap_err());
+        assert_eq!(failure.code, 78);
+        assert!(!failure.hint.unwrap().contains("try again"));
     }
 }

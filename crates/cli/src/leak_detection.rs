@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     text,
+    this_host::ProcessTable,
     view::{self, ProcessView},
 };
 
@@ -30,6 +31,23 @@ pub(crate) struct SuspectedLeak {
     pub(crate) token: Option<String>,
     pub(crate) lasting_ms: Option<u64>,
     pub(crate) say: String,
+    /// The words of the order that clears it, without the program and the reason.
+    #[serde(skip)]
+    pub(crate) order: Vec<String>,
+    /// The same as a command line to copy.
+    pub(crate) command: Option<String>,
+}
+
+/// The words of an order to this resource.
+fn order(verb: &str, resource: &Resource, options: &[&str]) -> Vec<String> {
+    let name = resource.to_string();
+    let words = [&[verb, name.as_str()], options].concat();
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// The words of the order that ends this lease at once.
+fn evict_now(resource: &Resource, held: &HeldBy) -> Vec<String> {
+    order("evict", resource, &["--token", &held.token.to_string(), "--now", "--two-may-run"])
 }
 
 impl SuspectedLeak {
@@ -48,6 +66,8 @@ impl SuspectedLeak {
             token: None,
             lasting_ms: Some(view::millis(lasting)),
             say,
+            order: Vec::new(),
+            command: None,
         }
     }
 
@@ -56,21 +76,82 @@ impl SuspectedLeak {
         SuspectedLeak { token: Some(held.token.to_string()), ..leak }
     }
 
-    /// A key without a ttl, of leasehold or of another library.
-    pub(crate) fn without_ttl(leak: &'static str, found: Leak) -> SuspectedLeak {
-        let idle = found.idle.map_or(String::new(), |idle| format!(", last used {} ago", text::span(idle)));
-        let say = format!("a {} without a ttl{idle}: it never expires", text::printable(&found.form));
-        let lasting_ms = found.idle.map(view::millis);
+    fn ordered(self, order: Vec<String>) -> SuspectedLeak {
+        SuspectedLeak { order, ..self }
+    }
+
+    /// Something that is not known to belong to a process.
+    fn unowned(leak: &'static str, name: String, say: String) -> SuspectedLeak {
         SuspectedLeak {
             leak,
-            name: found.key,
+            name,
             holder: None,
             holder_text: String::new(),
             token: None,
-            lasting_ms,
+            lasting_ms: None,
             say,
+            order: Vec::new(),
+            command: None,
         }
     }
+
+    /// A key of another library without a ttl, which holds no resource of leasehold.
+    pub(crate) fn of_other_library(found: Leak) -> SuspectedLeak {
+        let say =
+            format!("{}: end its program, then delete the key with its own tools", never_expires(&found));
+        let lasting_ms = found.idle.map(view::millis);
+        SuspectedLeak { lasting_ms, ..SuspectedLeak::unowned("foreign_no_ttl", found.key, say) }
+    }
+
+    /// A key of leasehold without a ttl: the lock of another program under our key, a lease that lost its ttl,
+    /// or a record that holds nothing.
+    pub(crate) fn without_ttl(found: Leak, all: &[Snapshot]) -> SuspectedLeak {
+        let never = never_expires(&found);
+        let lasting_ms = found.idle.map(view::millis);
+        for snapshot in all {
+            if let Some(lock) = snapshot.foreign.iter().find(|lock| lock.key == found.key) {
+                let say = format!("held by a lock of another program: {never}");
+                let hash = lock.value_hash.to_string();
+                let options = ["--foreign", "--value-hash", &hash, "--two-may-run"];
+                let order = order("evict", &snapshot.resource, &options);
+                let name = snapshot.resource.to_string();
+                let leak = SuspectedLeak::unowned("foreign_no_ttl", name, say).ordered(order);
+                return SuspectedLeak { lasting_ms, ..leak };
+            }
+        }
+        let resource = resource_in(&found.key);
+        let snapshot = all.iter().find(|snapshot| Some(&snapshot.resource) == resource.as_ref());
+        let (say, order) = match snapshot.and_then(|snapshot| Some((snapshot, view::newest(snapshot)?))) {
+            Some((snapshot, held)) => (never, evict_now(&snapshot.resource, held)),
+            None if snapshot.is_some() => (format!("{never}; see leasehold show RESOURCE"), Vec::new()),
+            None => (
+                format!("{never}; it holds nothing: the next claim gives it a ttl, or delete it"),
+                Vec::new(),
+            ),
+        };
+        SuspectedLeak { lasting_ms, ..SuspectedLeak::unowned("no_ttl", found.key, say).ordered(order) }
+    }
+}
+
+fn never_expires(found: &Leak) -> String {
+    let idle = found.idle.map_or(String::new(), |idle| format!(", last used {} ago", text::span(idle)));
+    format!("a {} without a ttl{idle}: it never expires", text::printable(&found.form))
+}
+
+/// The resource that a key of leasehold belongs to: it stands in braces.
+fn resource_in(key: &str) -> Option<Resource> {
+    let (_, rest) = key.split_once('{')?;
+    Resource::from_key(rest.split_once('}')?.0).ok()
+}
+
+/// Resources whose data in the store is corrupt.
+pub(crate) fn unreadable(all: &[Snapshot]) -> Vec<SuspectedLeak> {
+    let corrupt = all.iter().filter_map(|snapshot| Some((snapshot, snapshot.unreadable.as_ref()?)));
+    let leak = |(snapshot, why): (&Snapshot, &String)| {
+        let say = format!("cannot be read: {why}");
+        SuspectedLeak::unowned("unreadable", snapshot.resource.to_string(), say)
+    };
+    corrupt.map(leak).collect()
 }
 
 /// All holders. A resource that is only kept closed after a release is left out: it has no holder.
@@ -105,22 +186,21 @@ pub(crate) fn over_time(all: &[Snapshot], over: Duration) -> Vec<SuspectedLeak> 
             }
             _ => return None,
         };
-        Some(SuspectedLeak::held("over_time", resource, held, say))
+        let ask = order("ask", resource, &["--token", &held.token.to_string(), "--by", "30s"]);
+        Some(SuspectedLeak::held("over_time", resource, held, say).ordered(ask))
     };
     holders(all).filter_map(judge).collect()
 }
 
 /// Holders on this host whose process has ended. Processes of other hosts cannot be checked.
-pub(crate) fn process_gone(
-    all: &[Snapshot],
-    host: &str,
-    is_alive: impl Fn(u32) -> bool,
-) -> Vec<SuspectedLeak> {
-    let here = holders(all).filter(|(_, held)| held.holder.host == host && held.holder.pid != 0);
-    let gone = here.filter(|(_, held)| !is_alive(held.holder.pid));
+pub(crate) fn process_gone(all: &[Snapshot], processes: &ProcessTable) -> Vec<SuspectedLeak> {
+    let gone = holders(all).filter(|(_, held)| processes.is_gone(&held.holder));
     gone.map(|(resource, held)| {
-        let say = format!("its process is gone; the lease runs out in {}", text::span(held.remaining));
-        SuspectedLeak::held("process_gone", resource, held, say)
+        let say = match view::left(held) {
+            Some(left) => format!("its process is gone; the lease runs out in {}", text::span(left)),
+            None => "its process is gone; the lease does not expire".to_owned(),
+        };
+        SuspectedLeak::held("process_gone", resource, held, say).ordered(evict_now(resource, held))
     })
     .collect()
 }
@@ -169,7 +249,7 @@ impl IdleQueueHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{FencingToken, QueueEntry};
+    use leasehold::{FencingToken, ForeignLock, QueueEntry, ValueHash};
     use std::sync::Arc;
 
     fn held(name: &str, pid: u32, seconds: u64) -> Snapshot {
@@ -212,8 +292,10 @@ mod tests {
     #[test]
     fn only_processes_of_this_host_are_found_dead() {
         let all = [held("report/1", 1, 5), held("report/2", 2, 5), held("report/3", 0, 5)];
-        assert_eq!(names(&process_gone(&all, "here", |pid| pid == 1)), ["report/2"]);
-        assert!(process_gone(&all, "elsewhere", |_| false).is_empty());
+        let gone = process_gone(&all, &ProcessTable::of("here", |pid| pid == 1));
+        assert_eq!(names(&gone), ["report/2"]);
+        assert_eq!(gone[0].order.join(" "), "evict report/2 --token 7 --now --two-may-run");
+        assert!(process_gone(&all, &ProcessTable::of("elsewhere", |_| false)).is_empty());
     }
 
     #[test]
@@ -228,5 +310,35 @@ mod tests {
         let mut paused = waits(free, 3);
         paused.paused_for = Some(Duration::from_secs(1));
         assert!(IdleQueueHead::of(&paused, at(100)).is_none());
+    }
+
+    #[test]
+    fn a_key_without_a_ttl_names_the_order_that_clears_it() {
+        let key = "lock:v1:{report/42}:owner";
+        let leak = || Leak::new(key, "string");
+        let order = |all: &[Snapshot]| SuspectedLeak::without_ttl(leak(), all).order.join(" ");
+        let mut foreign = Snapshot::empty("report/42".parse().unwrap());
+        let hash = ValueHash::of(b"secret");
+        foreign.foreign.push(ForeignLock::new(key, "string", hash));
+        let found = SuspectedLeak::without_ttl(leak(), std::slice::from_ref(&foreign));
+        assert_eq!((found.leak, found.name.as_str()), ("foreign_no_ttl", "report/42"));
+        let expected = format!("evict report/42 --foreign --value-hash {hash} --two-may-run");
+        assert_eq!(order(&[foreign]), expected);
+        assert_eq!(
+            order(&[held("report/42", 1, 5)]),
+            "evict report/42 --token 7 --now --two-may-run",
+            "a lease that lost its ttl"
+        );
+        assert_eq!(order(&[held("report/43", 1, 5)]), "", "another resource");
+        assert!(SuspectedLeak::without_ttl(leak(), &[]).say.contains("it holds nothing"));
+    }
+
+    #[test]
+    fn a_resource_that_cannot_be_read_is_found() {
+        let all =
+            [Snapshot::unreadable("report/1".parse().unwrap(), "key x is corrupt"), held("report/2", 1, 5)];
+        let found = unreadable(&all);
+        assert_eq!(names(&found), ["report/1"]);
+        assert_eq!(found[0].say, "cannot be read: key x is corrupt");
     }
 }

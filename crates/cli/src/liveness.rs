@@ -61,9 +61,26 @@ pub(crate) fn watch_limit(remaining: Duration) -> Duration {
     (remaining / 2).min(WATCH_MAX)
 }
 
+/// Holders renew after a third of their ttl, and at least this often.
+const RENEW_EVERY_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a renewal of this holder was overdue when it was evicted, this long ago. Since then it cannot renew,
+/// dead or alive. False if its ttl is not known.
+pub(crate) fn was_overdue(held: &HeldBy, evicted_ago: Duration) -> bool {
+    let Some(ttl) = held.ttl else { return false };
+    let silent_before = ttl.saturating_sub(held.remaining).saturating_sub(evicted_ago);
+    let renew_every = (ttl / 3).min(RENEW_EVERY_MAX);
+    // A twentieth for clocks and slow replies. It is less than the tenth that `observe` waits in addition.
+    silent_before > renew_every + renew_every / 20
+}
+
 /// Observes the holder with this token until it is known whether it renews on time. `look` reads the
-/// resource.
-pub(crate) async fn observe<L>(token: FencingToken, look: impl Fn() -> L) -> Result<Liveness, Failure>
+/// resource; `progress` gets the longest time that this still takes.
+pub(crate) async fn observe<L>(
+    token: FencingToken,
+    look: impl Fn() -> L,
+    mut progress: impl FnMut(Duration),
+) -> Result<Liveness, Failure>
 where
     L: Future<Output = Result<Snapshot, Failure>>,
 {
@@ -89,6 +106,7 @@ where
         if left.is_zero() {
             return Ok(Liveness::Silent { watched });
         }
+        progress(left);
         let step = (first.remaining / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
         tokio::time::sleep(step.min(left)).await;
     }
@@ -114,6 +132,23 @@ mod tests {
         assert!(estimate(5000, 5010, 30 * SECOND).is_later_than(&first));
         let hour = estimate(0, 10, 3600 * SECOND);
         assert!(estimate(30_000, 30_010, 3600 * SECOND).is_later_than(&hour), "an hour, renewed each minute");
+    }
+
+    #[test]
+    fn an_evicted_holder_is_dead_if_it_was_overdue_before() {
+        let holder = std::sync::Arc::new(leasehold::Holder::new("h", 1, ""));
+        let mut held = HeldBy::new(holder, FencingToken::new(1).unwrap(), 1);
+        let seconds = Duration::from_secs;
+        held.remaining = seconds(7000);
+        assert!(!was_overdue(&held, Duration::ZERO), "its ttl is not known");
+        held.ttl = Some(seconds(7200));
+        assert!(was_overdue(&held, seconds(100)), "it had not renewed for 100 s when it was evicted");
+        assert!(!was_overdue(&held, seconds(150)), "it could have renewed ten seconds later");
+        // It was watched as `evict` does it, and evicted at the end.
+        for silent in [0, 5, 59] {
+            held.remaining = seconds(7200 - silent) - watch_limit(seconds(7200 - silent));
+            assert!(was_overdue(&held, Duration::ZERO), "{silent}");
+        }
     }
 
     /// For every ttl and every time between two renewals: the next renewal comes within the watch limit.

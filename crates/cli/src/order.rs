@@ -1,24 +1,28 @@
 //! What all orders share (`ask`, `evict`, `pause`, `resume`, `resize`): the arguments, naming the holder that
 //! is meant, dry runs, and the reply.
 
-use std::{env, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
-use leasehold::{CommandOutcome, FencingToken, HeldBy, OperatorAction, OperatorCommand, Resource, Snapshot};
+use leasehold::{
+    CommandOutcome, FencingToken, ForeignLock, HeldBy, OperatorAction, OperatorCommand, Resource, Snapshot,
+    ValueHash,
+};
 use serde::Serialize;
 
 use crate::{
     exit::{Exit, Failure},
+    foreign::{self, ForeignView},
     names,
     session::OperatorSession,
-    text,
+    text, this_host,
     view::{self, ProcessView},
 };
 
 /// The arguments of every order.
 #[derive(Debug, Args)]
 pub(crate) struct OrderArgs {
-    /// The resource: kind/id or namespace:kind/id
+    /// The resource: [NAMESPACE:]KIND/ID, a plain name, or a path
     #[arg(value_parser = names::resource)]
     pub(crate) resource: Resource,
 
@@ -54,7 +58,11 @@ impl OrderArgs {
             return pending.report(&command, &format!("would {}; nothing was done", text.dry_run), false);
         }
         match pending.session.order(&command).await? {
-            CommandOutcome::Done => pending.report(&command, &text.done, true),
+            CommandOutcome::Done => {
+                let done = pending.report(&command, &text.done, true);
+                pending.print_next(text.next.as_ref());
+                done
+            }
             // The outcome has only the token of the new holder, so read the resource again to name the
             // holder.
             CommandOutcome::HolderChanged { .. } => Err(pending.refreshed().await?.holder_changed()),
@@ -93,6 +101,14 @@ pub(crate) struct ActionText {
     pub(crate) dry_run: String,
     /// A whole sentence, for an order that was carried out.
     pub(crate) done: String,
+    /// What can be done after this order: a text and a command.
+    pub(crate) next: Option<(String, String)>,
+}
+
+impl ActionText {
+    pub(crate) fn new(dry_run: impl Into<String>, done: impl Into<String>) -> ActionText {
+        ActionText { dry_run: dry_run.into(), done: done.into(), next: None }
+    }
 }
 
 /// An order that is about to be sent, and the state of its resource.
@@ -100,6 +116,10 @@ pub(crate) struct PendingOrder<'a> {
     pub(crate) session: &'a OperatorSession,
     pub(crate) args: &'a OrderArgs,
     pub(crate) snapshot: Snapshot,
+    /// The lock of another program that the order is about.
+    pub(crate) foreign: Option<ForeignLock>,
+    /// The value hash that the order names.
+    pub(crate) value: Option<ValueHash>,
 }
 
 impl<'a> PendingOrder<'a> {
@@ -112,7 +132,8 @@ impl<'a> PendingOrder<'a> {
         retry: &[&str],
     ) -> Result<PendingOrder<'a>, Failure> {
         session.check_orders_supported()?;
-        let order = PendingOrder { session, args, snapshot: session.snapshot(&args.resource).await? };
+        let snapshot = session.snapshot(&args.resource).await?;
+        let order = PendingOrder { session, args, snapshot, foreign: None, value: None };
         let Some(held) = view::newest(&order.snapshot).filter(|_| args.token.is_none()) else {
             return Ok(order);
         };
@@ -131,7 +152,8 @@ impl<'a> PendingOrder<'a> {
     /// The same order with the current state of its resource.
     pub(crate) async fn refreshed(&self) -> Result<PendingOrder<'a>, Failure> {
         let snapshot = self.session.snapshot(&self.args.resource).await?;
-        Ok(PendingOrder { session: self.session, args: self.args, snapshot })
+        let (foreign, value) = (self.foreign.clone(), self.value);
+        Ok(PendingOrder { session: self.session, args: self.args, snapshot, foreign, value })
     }
 
     /// The holder with the token of the order, if it is there.
@@ -173,17 +195,31 @@ impl<'a> PendingOrder<'a> {
         if unused { Err(self.holder_changed()) } else { Ok(()) }
     }
 
-    fn holder_changed(&self) -> Failure {
-        let expected = match self.args.token {
-            Some(token) => format!("token {token} does not hold it any more, "),
-            None => String::new(),
+    /// Nothing was done: the resource is not held as the order says.
+    pub(crate) fn holder_changed(&self) -> Failure {
+        let expected = match (self.args.token, self.value) {
+            (Some(token), _) => format!("token {token} does not hold it any more, "),
+            (None, Some(value)) => {
+                format!("no lock of another program with the value hash {value} holds it, ")
+            }
+            (None, None) => String::new(),
         };
-        let now = match view::newest(&self.snapshot) {
-            Some(held) => format!("now it is held by {}", holder_and_token(held)),
-            None => "nobody holds it".to_owned(),
+        let now = match (view::newest(&self.snapshot), self.snapshot.foreign.first()) {
+            (Some(held), _) => format!("now it is held by {}", holder_and_token(held)),
+            (None, Some(lock)) => {
+                format!("it is held by {}, value hash {}", foreign::name(lock), lock.value_hash)
+            }
+            (None, None) => "nobody holds it".to_owned(),
         };
         let message = format!("{}: nothing was done: {expected}{now}", self.name());
         Failure::new(Exit::Refused, "not_that_one", message)
+    }
+
+    /// Prints what can be done next, after an order that was carried out.
+    fn print_next(&self, next: Option<&(String, String)>) {
+        if let Some((text, command)) = next.filter(|_| !self.session.output.json) {
+            self.session.output.note(&format!("{text} {command}"));
+        }
     }
 
     fn report(&self, command: &OperatorCommand, say: &str, done: bool) -> Result<ExitCode, Failure> {
@@ -194,6 +230,7 @@ impl<'a> PendingOrder<'a> {
                 resource: self.args.resource.to_string(),
                 token: self.args.token.map(|token| token.to_string()),
                 holder: self.target().map(|held| ProcessView::of(&held.holder)),
+                foreign: self.foreign.as_ref().map(ForeignView::of),
                 by: &command.by,
                 why: &command.why,
                 dry_run: self.args.dry_run,
@@ -214,6 +251,7 @@ struct OrderReport<'a> {
     resource: String,
     token: Option<String>,
     holder: Option<ProcessView>,
+    foreign: Option<ForeignView>,
     by: &'a str,
     why: &'a str,
     dry_run: bool,
@@ -226,21 +264,7 @@ pub(crate) fn holder_and_token(held: &HeldBy) -> String {
     format!("{} (token {})", text::holder(&held.holder), held.token)
 }
 
-/// The name of the operator for the audit trail: `--by-whom`, else `user@host`. Under sudo it is the user who
-/// called sudo.
+/// The name of the operator for the audit trail: `--by-whom`, else `user@host`.
 pub(crate) fn operator(by_whom: Option<&str>) -> String {
-    if let Some(name) = by_whom {
-        return name.to_owned();
-    }
-    let named = ["SUDO_USER", "USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|name| env::var(name).ok().filter(|n| !n.is_empty()));
-    let user = named.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()));
-    format!("{user}@{}", host())
-}
-
-/// The name of this host, in the form that holders are stored with.
-pub(crate) fn host() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    leasehold::Holder::new(&name, 0, "").host
+    by_whom.map_or_else(|| format!("{}@{}", this_host::user(), this_host::name()), str::to_owned)
 }

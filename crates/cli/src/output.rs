@@ -7,11 +7,12 @@ use std::{
 };
 
 use clap::error::{ContextKind, ContextValue};
+use leasehold::ErrorKind;
 
 use crate::{
-    args::Global,
+    args::{Cli, Global},
     exit::{Exit, Failure},
-    redact, terminal, text,
+    help, redact, status_line, terminal, text,
 };
 
 /// How much is printed, and in which form.
@@ -41,8 +42,25 @@ impl Output {
 
     /// Prints an error on stderr and returns its exit code.
     pub(crate) fn fail(self, failure: &Failure) -> ExitCode {
-        to_stderr(&if self.json { as_json(failure) } else { as_line(failure) });
+        if self.prints(failure) {
+            to_stderr(&if self.json { as_json(failure) } else { as_line(failure) });
+        }
         failure.exit_code()
+    }
+
+    /// A resource that is held is no error for a caller who said so, with `--quiet` or `-E 0`: cron mails whatever is printed.
+    fn prints(self, failure: &Failure) -> bool {
+        let is_busy = failure.kind == ErrorKind::Contended.as_str();
+        !is_busy || (!self.quiet && (self.json || failure.code != 0))
+    }
+
+    /// Prints an object on stderr that says what `run` did instead of running the command, or the text for people.
+    pub(crate) fn outcome(self, text: &str, object: impl FnOnce() -> serde_json::Value) {
+        match self.json {
+            true if !self.quiet => to_stderr(&object().to_string()),
+            true => {}
+            false => self.note(text),
+        }
     }
 }
 
@@ -55,6 +73,12 @@ pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Prints the short help: nothing was typed but the name of the program.
+pub(crate) fn short_help() -> ExitCode {
+    let _ = io::stderr().write_all(help::short(&Cli::definition()).as_bytes()); // stderr may be closed
+    ExitCode::from(Exit::Usage.code())
 }
 
 /// The most columns of a typed value in an error.
@@ -85,19 +109,38 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         _ => message.to_owned(),
     };
     let message = text::cut(&message, MESSAGE_MAX);
+    if let Some(variable) = empty_variable(error) {
+        let failure = Failure::usage(format!("the variable {variable} is empty"))
+            .hint("unset it to use the default, or give it a value");
+        return as_typed().fail(&failure);
+    }
     let hint = if text.contains("--help") { Some("see --help".to_owned()) } else { None };
     let failure = Failure { hint, ..Failure::usage(message) };
-    let output =
-        Output { quiet: false, verbose: false, json: std::env::args_os().any(|arg| arg == "--json") };
     debug_assert_eq!(failure.code, Exit::Usage.code());
-    output.fail(&failure)
+    as_typed().fail(&failure)
+}
+
+/// For errors in a command line that cannot be parsed.
+fn as_typed() -> Output {
+    Output { quiet: false, verbose: false, json: std::env::args_os().any(|arg| arg == "--json") }
+}
+
+/// The variable that is set and empty, if that is why the option has a wrong value. A shell sets such a
+/// variable from another one that is not set.
+fn empty_variable(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let name = option.strip_prefix("--")?.split(' ').next()?;
+    let variable = format!("LEASEHOLD_{}", name.to_uppercase().replace('-', "_"));
+    std::env::var_os(&variable).is_some_and(|value| value.is_empty()).then_some(variable)
 }
 
 fn as_line(failure: &Failure) -> String {
     let mut line = format!("leasehold: {}", failure.message);
-    if let Some(hint) = &failure.hint {
-        line.push_str(": ");
-        line.push_str(hint);
+    match &failure.hint {
+        // A hint that starts with a capital is a sentence.
+        Some(hint) if hint.starts_with(char::is_uppercase) => line.push_str(&format!(". {hint}.")),
+        Some(hint) => line.push_str(&format!(": {hint}")),
+        None => {}
     }
     line
 }
@@ -117,6 +160,7 @@ fn to_stderr(text: &str) {
     let mut line: String =
         redact::redact(text).chars().map(|c| if text::is_unsafe(c) { ' ' } else { c }).collect();
     line.push('\n');
+    line.insert_str(0, status_line::erasing());
     // An error is ignored: stderr may be closed, and there is no other place to report it.
     let _ = terminal::without_sigttou(|| io::stderr().write_all(line.as_bytes()));
 }
@@ -129,6 +173,8 @@ mod tests {
     fn an_error_is_one_line_of_text_or_a_json_object() {
         let failure = Failure::config("no\nsuch store").hint("write sqlite:PATH");
         assert_eq!(as_line(&failure), "leasehold: no\nsuch store: write sqlite:PATH");
+        let sentence = Failure::config("no such store").hint("Write sqlite:PATH");
+        assert_eq!(as_line(&sentence), "leasehold: no such store. Write sqlite:PATH.");
         let json: serde_json::Value = serde_json::from_str(&as_json(&failure)).unwrap();
         assert_eq!(json["error"]["kind"], "config");
         assert_eq!(json["error"]["effect"], "none");

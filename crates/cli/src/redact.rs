@@ -6,6 +6,7 @@
 
 use std::{
     borrow::Cow,
+    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
@@ -69,6 +70,12 @@ impl<'a> UrlParts<'a> {
         let options = self.query.unwrap_or("").split('&').filter(|option| is_secret(option));
         let values = options.filter_map(|option| option.split_once('=').map(|(_, value)| value));
         self.password.into_iter().chain(values)
+    }
+
+    /// The options that name files, such as `password_file`.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&'a str, PathBuf)> {
+        let options = self.query.unwrap_or("").split('&').filter_map(|option| option.split_once('='));
+        options.filter(|(name, _)| name.ends_with("_file")).map(|(name, path)| (name, decode(path).into()))
     }
 
     /// The URL without secrets, to show it and to pass it to a child process.

@@ -1,11 +1,11 @@
-//! The lease that a command of `leasehold run` works under: a lease of its own ([`OwnLease`]), or the lease
-//! of an outer `leasehold run` (`commands/run/nested.rs`).
+//! A lease that a command of `leasehold run` works under: a lease of its own ([`OwnLease`]), or the lease
+//! of an outer `leasehold run` (`commands/run/nested.rs`). A run may have several ([`HeldLeases`](crate::held_leases)).
 
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Clock as _, EndReason, Error, EventKind, Events, FinishRequest, Lease, OwnerToken, Released, SystemClock,
-    Timestamp, TokenKind, async_trait,
+    Clock as _, EndReason, Error, EventKind, Events, FinishRequest, Lease, OwnerToken, Released, State,
+    SystemClock, Timestamp, TokenKind, async_trait,
 };
 
 /// A boxed future that borrows nothing.
@@ -37,6 +37,9 @@ pub(crate) trait RunLease {
     fn is_evicted(&self) -> bool {
         false
     }
+    /// Counts and logs the loss of the lease, unless the engine has done so: the guardian stops the command a little earlier than
+    /// the engine gives a lease up.
+    fn report_loss(&self, _reason: EndReason) {}
     /// Releases the lease. With `keep`, the resource stays closed until so long after the grant. The lease of
     /// an outer run is left alone: the outer run releases it.
     async fn release(self: Box<Self>, keep: Option<Duration>) -> Result<Released, Error>;
@@ -46,13 +49,15 @@ pub(crate) trait RunLease {
 pub(crate) struct OwnLease<T> {
     lease: Lease<T>,
     events: Events,
+    /// The name of the backend, as in the metrics of the engine.
+    backend: &'static str,
     is_evicted: bool,
 }
 
 impl<T> OwnLease<T> {
     /// `events` are the events of the client that acquired the lease.
-    pub(crate) fn new(lease: Lease<T>, events: Events) -> OwnLease<T> {
-        OwnLease { lease, events, is_evicted: false }
+    pub(crate) fn new(lease: Lease<T>, events: Events, backend: &'static str) -> OwnLease<T> {
+        OwnLease { lease, events, backend, is_evicted: false }
     }
 }
 
@@ -98,6 +103,18 @@ impl<T: TokenKind> RunLease for OwnLease<T> {
 
     fn is_evicted(&self) -> bool {
         self.is_evicted
+    }
+
+    fn report_loss(&self, reason: EndReason) {
+        if matches!(self.lease.state(), State::Ended(_)) {
+            return;
+        }
+        let (resource, reason) = (self.lease.resource(), reason.as_str());
+        let (kind, backend) = (resource.kind().to_owned(), self.backend);
+        metrics::counter!("leasehold_lost_total", "kind" => kind, "backend" => backend, "reason" => reason)
+            .increment(1);
+        let (kind, id_hash, token) = (resource.kind(), resource.id_hash(), self.token());
+        tracing::warn!(target: "leasehold", event = "lost", kind, id_hash, token, backend, reason);
     }
 
     async fn release(self: Box<Self>, keep: Option<Duration>) -> Result<Released, Error> {

@@ -3,11 +3,12 @@
 use std::{
     env,
     io::{self, IsTerminal as _, Write as _},
+    sync::OnceLock,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{exit::Failure, table::Table, text};
+use crate::{args::Color, exit::Failure, table::Table, text};
 
 /// What stdout can show.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +30,37 @@ pub(crate) struct Size {
     pub(crate) rows: usize,
 }
 
+/// The value of `--color`.
+static COLOR: OnceLock<Color> = OnceLock::new();
+
+/// Sets the value of `--color` for the whole process.
+pub(crate) fn set_color(color: Option<Color>) {
+    COLOR.get_or_init(|| color.unwrap_or(Color::Auto));
+}
+
+/// Whether to use colours. `by_default` is for `--color auto`, unless `NO_COLOR` or `CLICOLOR_FORCE` is set.
+fn is_coloured(by_default: bool) -> bool {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    match COLOR.get() {
+        Some(Color::Always) => true,
+        Some(Color::Never) => false,
+        Some(Color::Auto) | None if is_set("NO_COLOR") => false,
+        Some(Color::Auto) | None => {
+            by_default
+                || (is_set("CLICOLOR_FORCE")
+                    && env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0"))
+        }
+    }
+}
+
 impl Screen {
     /// The current properties of stdout. Call it again before every redraw: the size of a terminal can
     /// change.
     pub(crate) fn now() -> Screen {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
-            return Screen { colour: false, can_redraw: false, size: None };
+            return Screen { colour: is_coloured(false), can_redraw: false, size: None };
         }
-        let unset = |name| env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         let size =
             rustix::termios::tcgetwinsize(&stdout).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
@@ -45,7 +68,7 @@ impl Screen {
             columns: usize::from(size.ws_col),
             rows: usize::from(size.ws_row),
         });
-        Screen { colour: unset("NO_COLOR") && !dumb, can_redraw: !dumb, size: Some(size) }
+        Screen { colour: is_coloured(!dumb), can_redraw: !dumb, size: Some(size) }
     }
 
     pub(crate) fn columns(self) -> Option<usize> {

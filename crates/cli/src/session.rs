@@ -1,33 +1,42 @@
 //! What the operator's commands share: a client of the store, and how to print.
 
-use std::env;
+use std::time::Duration;
 
 use leasehold::{
-    AuditRecord, Client, CommandOutcome, Leak, Listing, OperatorCommand, Page, Query, Resource, Snapshot,
+    AuditRecord, Client, Clock as _, CommandOutcome, Eviction, FencingToken, Leak, Listing, OperatorAction,
+    OperatorCommand, Page, Query, Resource, Snapshot, SystemClock, WallTime,
 };
 
 use crate::{
-    args::Global, commands::Context, exit::Failure, names::Scope, output::Output, screen::Screen, text,
+    args::Global,
+    commands::{Access, Context},
+    exit::Failure,
+    names::Scope,
+    output::Output,
+    screen::Screen,
+    store::Store,
+    text,
 };
 
 /// The store and the output of one operator command, such as `leasehold ls`.
 pub(crate) struct OperatorSession {
     client: Client,
     pub(crate) output: Output,
-    /// `leasehold`, with `--store` if this call has it: the start of every command line that is printed for
+    /// `leasehold`, with `--store` and `--no-namespace` if this call has them: the start of every command line that is printed for
     /// copying.
     program: String,
 }
 
 impl OperatorSession {
-    pub(crate) async fn open(global: &Global, output: Output) -> Result<OperatorSession, Failure> {
+    pub(crate) async fn open(
+        global: &Global,
+        output: Output,
+        access: Access,
+    ) -> Result<OperatorSession, Failure> {
         let context = Context::new(global, output)?;
-        let client = Client::new(context.store.open().await?);
-        // clap reports the option and the variable in the same field. A store from the variable needs no
-        // `--store` in a printed command: the user's shell has the variable.
-        let was_typed = env::var("LEASEHOLD_STORE").ok() != global.store && global.store.is_some();
-        let store = was_typed.then(|| format!(" --store {}", text::quoted(context.store.shown())));
-        Ok(OperatorSession { client, output, program: format!("leasehold{}", store.unwrap_or_default()) })
+        let client = Client::new(context.open(access).await?);
+        let program = program(global, &context.store);
+        Ok(OperatorSession { client, output, program })
     }
 
     /// A command line that the user can copy into a shell.
@@ -64,6 +73,31 @@ impl OperatorSession {
         Ok(self.client.list(prefix).await?)
     }
 
+    /// The first `most` resources for which `wanted` is true, in the order of their keys. No more pages are read
+    /// than that takes.
+    pub(crate) async fn some_snapshots(
+        &self,
+        prefix: &str,
+        most: usize,
+        mut wanted: impl FnMut(&Snapshot) -> bool,
+    ) -> Result<Vec<Snapshot>, Failure> {
+        let mut all = Vec::new();
+        // A short first page is enough for most short lists.
+        let mut listing = Some(Listing::of(prefix).limit(u32::try_from(most).unwrap_or(0)));
+        while let Some(part) = listing.take().filter(|_| all.len() < most) {
+            let Page::Resources { snapshots, next } = self.client.inspect(&Query::Resources(part)).await?
+            else {
+                return Err(Failure::internal(
+                    "the store replied to a list of resources with something else",
+                ));
+            };
+            all.extend(snapshots.into_iter().filter(&mut wanted));
+            listing = next.map(|next| Listing::of(prefix).after(next));
+        }
+        all.truncate(most);
+        Ok(all)
+    }
+
     pub(crate) async fn snapshots_in(&self, scope: &Scope) -> Result<Vec<Snapshot>, Failure> {
         match scope {
             Scope::One(resource) => Ok(vec![self.snapshot(resource).await?]),
@@ -94,6 +128,34 @@ impl OperatorSession {
         Ok((all, false))
     }
 
+    /// The pause of this resource, if it is paused. Who paused it comes from the audit trail; if that cannot be
+    /// read, it is left out.
+    pub(crate) async fn pause_info(&self, snapshot: &Snapshot) -> Option<PauseInfo> {
+        let (left, resource) = (snapshot.paused_for?, &snapshot.resource);
+        let pause = OperatorAction::Pause { lasting: left }.as_str();
+        let is_pause =
+            |record: &AuditRecord| record.resource == *resource && record.command == pause && record.done;
+        let found = self.audit(resource.key(), 1, is_pause).await;
+        let order = found.ok().and_then(|(records, _)| records.into_iter().next());
+        Some(PauseInfo { left, order })
+    }
+
+    /// How long ago the holder with this token was evicted at its expiry, by the audit trail. `None` if the trail
+    /// does not say.
+    pub(crate) async fn evicted_ago(&self, resource: &Resource, token: FencingToken) -> Option<Duration> {
+        let evict = OperatorAction::Evict(Eviction::AtExpiry).as_str();
+        let is_eviction = |record: &AuditRecord| {
+            record.resource == *resource
+                && record.token == Some(token)
+                && record.command == evict
+                && record.done
+        };
+        let (records, _) = self.audit(resource.key(), usize::MAX, is_eviction).await.ok()?;
+        // The first one counts: since then, the lease is not renewed.
+        let micros = SystemClock.wall().as_micros().saturating_sub(records.last()?.at.as_micros());
+        Some(Duration::from_micros(micros))
+    }
+
     /// All keys without a ttl that the query finds, page by page.
     pub(crate) async fn leaks(
         &self,
@@ -112,5 +174,28 @@ impl OperatorSession {
 
     pub(crate) async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Failure> {
         Ok(self.client.order(order).await?)
+    }
+}
+
+/// `leasehold`, with `--store` and `--no-namespace` if this call has them.
+pub(crate) fn program(global: &Global, store: &Store) -> String {
+    // A store from the variable needs no `--store` in a printed command: the user's shell has the variable.
+    let store = global.typed.store.then(|| format!(" --store {}", text::quoted(store.shown())));
+    let no_namespace = if global.no_namespace { " --no-namespace" } else { "" };
+    format!("leasehold{}{no_namespace}", store.unwrap_or_default())
+}
+
+/// A pause, and the order that began it, if the audit trail has it.
+#[derive(Debug)]
+pub(crate) struct PauseInfo {
+    left: Duration,
+    order: Option<AuditRecord>,
+}
+
+impl PauseInfo {
+    /// `Paused until T by USER: REASON; current holders keep it.`
+    pub(crate) fn sentence(&self, now: WallTime) -> String {
+        let order = self.order.as_ref().map(|order| (order.by.as_str(), order.why.as_str()));
+        text::paused(now.after(self.left), order) + "."
     }
 }

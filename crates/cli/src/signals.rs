@@ -2,16 +2,25 @@
 //!
 //! A signal that was ignored when this process started stays ignored, for this process and for the command.
 //! `nohup` and shells without job control (`command &` in a script) rely on that.
+//!
+//! Signals are normally handled by the runtime, when it polls. While nothing is held yet, the handler may end the process itself
+//! ([`Signals::end_at_once`]): to open a store can block the thread of the runtime for long.
 
 use std::{
     fs, io,
     pin::Pin,
-    sync::{Arc, atomic::AtomicBool},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
 };
 
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{exit, terminal::Terminal};
 
 /// Signals that end `leasehold`. Once the command runs, they are forwarded instead.
 const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
@@ -24,14 +33,34 @@ pub(crate) struct Signals {
     received: Vec<(Signal, tokio::signal::unix::Signal)>,
     /// The signals that were ignored when this process started, as a bit mask.
     ignored: u64,
+    /// While this is true, the handler of a signal of `ENDING` ends the process.
+    ends_at_once: Arc<AtomicBool>,
 }
 
 impl Signals {
     /// Receives the signals that end `leasehold`.
     pub(crate) fn ending() -> io::Result<Signals> {
-        let mut signals = Signals { received: Vec::new(), ignored: ignored() };
+        let ends_at_once = Arc::new(AtomicBool::new(false));
+        let mut signals = Signals { received: Vec::new(), ignored: ignored(), ends_at_once };
         signals.subscribe(&ENDING)?;
+        for &signal in ENDING.iter().filter(|signal| !is_in(signals.ignored, **signal)) {
+            let (number, condition) = (signal.as_raw(), Arc::clone(&signals.ends_at_once));
+            // A shell ends the script or loop around us only if we die of INT.
+            match signal {
+                Signal::INT => signal_hook::flag::register_conditional_default(number, condition)?,
+                _ => {
+                    let code = i32::from(exit::by_signal(number));
+                    signal_hook::flag::register_conditional_shutdown(number, code, condition)?
+                }
+            };
+        }
         Ok(signals)
+    }
+
+    /// From now on, a signal that ends `leasehold` ends it at once, even if the thread of the runtime is blocked. Only for a time
+    /// when nothing is held and nothing is waited for in a queue. With `false`, [`Signals::next`] returns the signals again.
+    pub(crate) fn end_at_once(&self, at_once: bool) {
+        self.ends_at_once.store(at_once, Ordering::SeqCst);
     }
 
     /// Receives the other signals that are forwarded, too.
@@ -101,6 +130,21 @@ pub(crate) fn parse(text: &str) -> Result<Signal, String> {
         .or_else(|| full.parse::<nix::sys::signal::Signal>().ok().map(|signal| signal as i32));
     let signal = number.and_then(Signal::from_named_raw);
     signal.ok_or_else(|| "expected the name or the number of a signal, such as USR1 or 10".to_owned())
+}
+
+/// The exit code 128+n. In the foreground of a terminal, INT kills this process as well: a shell ends the
+/// script or loop around us only if it sees that we died of INT.
+pub(crate) fn ended_by(signal: Signal) -> ExitCode {
+    let interactive =
+        Terminal::controlling().is_some_and(|terminal| terminal.is_foreground(rustix::process::getpgrp()));
+    if signal == Signal::INT && interactive {
+        let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
+    }
+    code_of(signal.as_raw())
+}
+
+pub(crate) fn code_of(signal: i32) -> ExitCode {
+    ExitCode::from(exit::by_signal(signal))
 }
 
 #[cfg(test)]

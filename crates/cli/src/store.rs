@@ -1,20 +1,24 @@
-//! The store: `--store`, else `LEASEHOLD_STORE`, else `config.toml`, else a SQLite file of this user.
+//! The store: which one ([`store_url`]), its password, and how it is opened.
+//!
+//! A command that leases creates the store. A command that only reads creates nothing: the default store
+//! counts as empty until something was leased there, and a file that was named must exist (ADR 0070).
 
 use std::{
     env, fmt, fs,
-    os::unix::{ffi::OsStrExt as _, fs::DirBuilderExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use leasehold::{Backend, ErrorKind, Founded};
-use leasehold_support::password;
 
 use crate::{
     args::Global,
-    config::{self, Config},
     exit::{Exit, Failure},
+    missing_store::MissingStore,
+    output::Output,
     redact::{self, UrlParts},
+    secret_file, store_url,
 };
 
 /// The URL of the store, with its password. `Debug` shows no secret.
@@ -25,57 +29,141 @@ pub(crate) struct Store {
     /// The URL without secrets.
     shown: String,
     password_file: Option<PathBuf>,
+    /// Whether the secrets in `url` were given in a URL, and not by a file or a variable.
+    has_given_secrets: bool,
+    /// The file of a SQLite store.
+    file: Option<StoreFile>,
+}
+
+/// The file of a SQLite store.
+#[derive(Clone, Debug)]
+struct StoreFile {
+    path: PathBuf,
+    /// Nobody named it: it is the default store of this user.
+    is_default: bool,
 }
 
 impl Store {
-    /// The store for this call, in the order of the module documentation.
-    pub(crate) fn choose(global: &Global, config: &Config) -> Result<Store, Failure> {
-        let configured = global.store.as_deref().filter(|url| !url.is_empty()).or(config.store.as_deref());
-        let password_file = global.password_file.clone().or_else(|| config.password_file.clone());
-        let url = match configured {
-            None | Some("sqlite:") => user_file()?,
-            Some(url) => absolute(url),
-        };
-        Store::with_password(url, password_file)
+    /// The store for this call: the one that was given, else the default file of this user.
+    pub(crate) fn choose(global: &Global) -> Result<Store, Failure> {
+        match store_url::given(global)? {
+            Some(given) => Store::with_password(given.url, global),
+            None => {
+                let mut store =
+                    Store::with_password(store_url::file_url(&store_url::default_file()?), global)?;
+                store.file.iter_mut().for_each(|file| file.is_default = true);
+                Ok(store)
+            }
+        }
     }
 
     /// The store with this URL; without one, the store for this call.
-    pub(crate) fn choose_or(url: Option<&str>, global: &Global, config: &Config) -> Result<Store, Failure> {
-        let Some(url) = url else { return Store::choose(global, config) };
-        let password_file = global.password_file.clone().or_else(|| config.password_file.clone());
-        Store::with_password(url.to_owned(), password_file)
+    pub(crate) fn choose_or(url: Option<&str>, global: &Global) -> Result<Store, Failure> {
+        let Some(url) = url else { return Store::choose(global) };
+        Store::with_password(store_url::argument(url)?.url, global)
     }
 
     /// Founds the set of Redlock servers that the URL names.
     pub(crate) async fn found(&self) -> Result<Founded, Failure> {
-        leasehold::found_redlock(&self.url).await.map_err(invalid_is_config)
+        leasehold::found_redlock(&self.url).await.map_err(|error| self.failure(error))
     }
 
-    fn with_password(url: String, password_file: Option<PathBuf>) -> Result<Store, Failure> {
+    fn with_password(url: String, global: &Global) -> Result<Store, Failure> {
+        let file = store_url::file_of(&url).map(|path| StoreFile { path, is_default: false });
+        let password_file = global.password_file.clone();
         let Some(parts) = UrlParts::of(&url) else {
             let shown = url.clone();
-            return Ok(Store { url, shown, password_file });
+            return Ok(Store { url, shown, password_file, has_given_secrets: false, file });
         };
+        let output = Output::new(global);
         parts.secrets().for_each(redact::register);
-        let shown = parts.stripped();
-        let url = match password(password_file.as_deref())? {
-            Some(password) if parts.password.is_none() => {
-                redact::register(&password);
-                parts.with_password(&password)
-            }
+        for path in parts.files().filter(|path| path.0.ends_with("password_file")) {
+            secret_file::check_permissions(&path.1, "password file", output)?;
+        }
+        let (shown, has_given_secrets) = (parts.stripped(), parts.secrets().next().is_some());
+        let url = match password(password_file.as_deref(), output)? {
+            Some(password) if parts.password.is_none() => parts.with_password(&password),
             _ => url,
         };
-        Ok(Store { url, shown, password_file })
+        Ok(Store { url, shown, password_file, has_given_secrets, file })
     }
 
-    /// Connects to the store.
+    /// Connects to the store. Creates the file of the default store, with its directory; of another one, only
+    /// the file.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Backend>, Failure> {
-        open_url(&self.url).await.map_err(invalid_is_config)
+        self.prepare_directory()?;
+        open_url(&self.url).await.map_err(|error| self.failure(error))
+    }
+
+    /// Connects to the store to read from it. Creates nothing: see the module documentation.
+    pub(crate) async fn open_to_read(&self, output: Output) -> Result<Arc<dyn Backend>, Failure> {
+        match self.missing_file() {
+            None => {
+                let url = store_url::without_creating(&self.url);
+                open_url(&url).await.map_err(|error| self.failure(error))
+            }
+            Some(file) if file.is_default => {
+                output.note(&nothing_yet(&file.path));
+                Ok(Arc::new(MissingStore::new(file.path.clone(), store_url::without_creating(&self.url))))
+            }
+            Some(file) => Err(Failure::config(nothing_yet(&file.path))
+                .hint("check the path, or lease something with leasehold run")),
+        }
+    }
+
+    /// Connects to the store if it exists. On a thread of its own, so that the caller can stop waiting.
+    pub(crate) async fn open_existing(&self) -> Option<Arc<dyn Backend>> {
+        if self.missing_file().is_some() {
+            return None;
+        }
+        leasehold::open(&store_url::without_creating(&self.url)).await.ok()
+    }
+
+    fn missing_file(&self) -> Option<&StoreFile> {
+        self.file.as_ref().filter(|file| matches!(file.path.try_exists(), Ok(false)))
+    }
+
+    /// Creates the directory of the default store. Any other directory must exist: its name may be a mistake.
+    fn prepare_directory(&self) -> Result<(), Failure> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let Some(directory) = file.path.parent().filter(|directory| !directory.exists()) else {
+            return Ok(());
+        };
+        if !file.is_default {
+            let message = format!("there is no directory {} for the store", directory.display());
+            return Err(Failure::config(message).hint("create it, or name another file"));
+        }
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|error| {
+            Failure::config(format!("the directory {} cannot be created: {error}", directory.display()))
+                .hint("set LEASEHOLD_DIR, or name a store with --store")
+        })
+    }
+
+    /// A wrong URL is a wrong configuration (78), also if it was typed: it is not an error in the options
+    /// (64). A refused login inside a run may lack the password that the outer run did not pass on.
+    fn failure(&self, error: leasehold::Error) -> Failure {
+        let kind = error.kind();
+        let failure = Failure::from(error);
+        let has_password = UrlParts::of(&self.url).is_none_or(|parts| parts.password.is_some());
+        match kind {
+            ErrorKind::Invalid => failure.with_code(Exit::Config.code()),
+            ErrorKind::Denied if !has_password && env::var_os("LEASEHOLD_HELD").is_some() => failure.hint(
+                "an outer leasehold run does not pass its password on: give it --pass-secrets, or use \
+                 LEASEHOLD_PASSWORD_FILE",
+            ),
+            _ => failure,
+        }
     }
 
     /// The URL without secrets, to show it and to pass it to a child process.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// The URL with its secrets, if they were given in a URL: for `--pass-secrets`.
+    pub(crate) fn with_secrets(&self) -> Option<&str> {
+        Some(self.url.as_str()).filter(|_| self.has_given_secrets)
     }
 
     /// The path of the password file. The path is no secret.
@@ -84,11 +172,8 @@ impl Store {
     }
 }
 
-/// A wrong URL is a wrong configuration (78), also if it was typed: it is not an error in the options (64).
-fn invalid_is_config(error: leasehold::Error) -> Failure {
-    let kind = error.kind();
-    let failure = Failure::from(error);
-    if kind == ErrorKind::Invalid { failure.with_code(Exit::Config.code()) } else { failure }
+fn nothing_yet(path: &Path) -> String {
+    format!("there is no store at {}: nothing has been leased there yet", path.display())
 }
 
 async fn open_url(url: &str) -> leasehold::Result<Arc<dyn Backend>> {
@@ -110,88 +195,35 @@ impl fmt::Debug for Store {
 }
 
 /// The password from the file, else from `LEASEHOLD_PASSWORD`.
-fn password(file: Option<&Path>) -> Result<Option<String>, Failure> {
-    let Some(file) = file else { return Ok(env::var("LEASEHOLD_PASSWORD").ok().filter(|p| !p.is_empty())) };
-    let password = password::read_file(file)
-        .map_err(|error| Failure::config(error.to_string()).hint("name another file with --password-file"))?;
-    Ok(Some(password))
-}
-
-/// The URL of the SQLite file in `LEASEHOLD_DIR`, else in the state directory of the user. Creates the
-/// directory.
-fn user_file() -> Result<String, Failure> {
-    let configured =
-        env::var_os("LEASEHOLD_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
-    let directory = configured.or_else(state_directory).ok_or_else(|| {
-        Failure::config("there is no place for the default store: neither LEASEHOLD_DIR nor HOME is set")
-            .hint("set LEASEHOLD_DIR, or name a store with --store")
-    })?;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-    made.map_err(|error| {
-        Failure::config(format!("the directory {} cannot be created: {error}", directory.display()))
-            .hint("set LEASEHOLD_DIR, or name a store with --store")
-    })?;
-    Ok(file_url(&directory.join("leases.db")))
-}
-
-fn state_directory() -> Option<PathBuf> {
-    let home = || config::directory("HOME").map(|home| home.join(".local/state"));
-    config::directory("XDG_STATE_HOME").or_else(home).map(|state| state.join("leasehold"))
-}
-
-/// The URL with an absolute path. A child process may have another working directory, where a relative path
-/// names another file.
-fn absolute(url: &str) -> String {
-    let Some(rest) = url.strip_prefix("sqlite:").map(|rest| rest.strip_prefix("//").unwrap_or(rest)) else {
-        return url.to_owned();
-    };
-    let (path, options) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
-    if path.is_empty() || path.starts_with('/') {
-        return url.to_owned();
+fn password(file: Option<&Path>, output: Output) -> Result<Option<String>, Failure> {
+    if let Some(file) = file {
+        return secret_file::read(file, "password file", "--password-file", output).map(Some);
     }
-    match env::current_dir() {
-        Ok(here) => format!("{}/{path}{options}", file_url(&here).trim_end_matches('/')),
-        Err(_) => url.to_owned(),
-    }
-}
-
-fn file_url(path: &Path) -> String {
-    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'?' | b'#');
-    path.as_os_str().as_bytes().iter().fold("sqlite:".to_owned(), |mut url, &byte| {
-        if plain(byte) {
-            url.push(char::from(byte));
-        } else {
-            url.push_str(&format!("%{byte:02X}"));
-        }
-        url
-    })
+    let password = env::var("LEASEHOLD_PASSWORD").ok().filter(|password| !password.is_empty());
+    password.iter().for_each(|password| redact::register(password));
+    Ok(password)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::OpenOptionsExt as _;
 
-    #[test]
-    fn a_relative_path_is_made_absolute() {
-        let here = env::current_dir().unwrap();
-        let here = here.to_str().unwrap();
-        assert_eq!(absolute("sqlite:a.db?durability=full"), format!("sqlite:{here}/a.db?durability=full"));
-        assert_eq!(absolute("sqlite://a.db"), format!("sqlite:{here}/a.db"));
-        for url in ["sqlite:/a.db", "sqlite:///a.db", "sqlite:", "redis://h/"] {
-            assert_eq!(absolute(url), url);
-        }
-        assert_eq!(file_url(Path::new("/a b?/%.db")), "sqlite:/a%20b%3F/%25.db");
-    }
+    use super::*;
 
     #[test]
     fn a_password_is_used_and_never_shown() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("password");
-        fs::write(&file, "sesame\n").unwrap();
-        let store = Store::with_password("redis://u@h/".into(), Some(file)).unwrap();
+        let mut options = fs::OpenOptions::new();
+        let mut opened = options.write(true).create(true).mode(0o600).open(&file).unwrap();
+        std::io::Write::write_all(&mut opened, b"sesame\n").unwrap();
+        let with = Global { password_file: Some(file), ..Global::default() };
+        let store = Store::with_password("redis://u@h/".into(), &with).unwrap();
         assert_eq!((store.url.as_str(), store.shown()), ("redis://u:sesame@h/", "redis://u@h/"));
         assert!(!format!("{store:?}").contains("sesame"));
-        let store = Store::with_password("redis://u:other@h/".into(), None).unwrap();
+        assert_eq!(store.with_secrets(), None);
+        let store = Store::with_password("redis://u:other@h/".into(), &Global::default()).unwrap();
         assert_eq!((store.url.as_str(), store.shown()), ("redis://u:other@h/", "redis://u@h/"));
+        assert_eq!(store.with_secrets(), Some("redis://u:other@h/"));
     }
 }

@@ -57,6 +57,10 @@ pub(crate) struct Table<const N: usize> {
     heading: [&'static str; N],
     /// Which columns may be cut on a narrow terminal. Tokens may not: a token that is cut cannot be copied.
     may_cut: [bool; N],
+    /// Which columns are left out if even cut columns do not fit, the first one first.
+    may_drop: Vec<usize>,
+    /// Columns are left out before a column is cut below this width.
+    readable: usize,
     rows: Vec<[Cell; N]>,
 }
 
@@ -64,12 +68,30 @@ pub(crate) struct Table<const N: usize> {
 const GAP: usize = 2;
 /// No column is cut below this width.
 const NARROW: usize = 8;
+/// The default of `Table::readable`.
+const READABLE: usize = 20;
 
 impl<const N: usize> Table<N> {
     /// A table with these headings. A column whose heading starts with `=` is never cut.
     pub(crate) fn new(heading: [&'static str; N]) -> Table<N> {
         let may_cut = heading.map(|name| !name.starts_with('='));
-        Table { heading: heading.map(|name| name.trim_start_matches('=')), may_cut, rows: Vec::new() }
+        let heading = heading.map(|name| name.trim_start_matches('='));
+        Table { heading, may_cut, may_drop: Vec::new(), readable: READABLE, rows: Vec::new() }
+    }
+
+    /// On a narrow terminal, these columns are left out, the first one first.
+    #[must_use]
+    pub(crate) fn may_drop(mut self, headings: &[&str]) -> Table<N> {
+        let position = |name: &&str| self.heading.iter().position(|heading| heading == name);
+        self.may_drop = headings.iter().filter_map(position).collect();
+        self
+    }
+
+    /// Columns are left out before a column is cut below this width.
+    #[must_use]
+    pub(crate) fn readable(mut self, columns: usize) -> Table<N> {
+        self.readable = columns;
+        self
     }
 
     pub(crate) fn row(&mut self, cells: [Cell; N]) {
@@ -84,8 +106,8 @@ impl<const N: usize> Table<N> {
         rows.map(|row| line(row, &widths, columns.unwrap_or(usize::MAX), colour)).collect()
     }
 
-    /// The width of each column: that of its widest cell. If the table is too wide, the widest column that
-    /// may be cut loses one column at a time.
+    /// The width of each column: that of its widest cell. If the table is too wide, columns that may be left
+    /// out get the width 0, and the widest column that may be cut loses one column at a time.
     fn widths(&self, columns: Option<usize>) -> [usize; N] {
         let widest = |at: usize| {
             let cells = self.rows.iter().map(|row| text::width(&row[at].text));
@@ -93,8 +115,18 @@ impl<const N: usize> Table<N> {
         };
         let mut widths: [usize; N] = std::array::from_fn(widest);
         let Some(columns) = columns else { return widths };
-        let gaps = GAP * N.saturating_sub(1);
-        while widths.iter().sum::<usize>() + gaps > columns {
+        let total = |widths: &[usize; N]| {
+            let shown = widths.iter().filter(|width| **width > 0);
+            shown.map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
+        };
+        for &at in &self.may_drop {
+            let cut = |at: usize| if self.may_cut[at] { widths[at].min(self.readable) } else { widths[at] };
+            if total(&std::array::from_fn(cut)) <= columns {
+                break;
+            }
+            widths[at] = 0;
+        }
+        while total(&widths) > columns {
             let may_shrink = (0..N).filter(|&at| self.may_cut[at] && widths[at] > NARROW);
             let Some(at) = may_shrink.max_by_key(|&at| widths[at]) else { break };
             widths[at] -= 1;
@@ -151,6 +183,15 @@ mod tests {
         }
         assert_eq!(table().lines(Some(36), false)[1], "report/42  1234567890  someone with…");
         assert!(table().lines(Some(30), false)[1].contains("1234567890"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_leaves_out_columns_in_the_given_order() {
+        let mut table = Table::new(["=A", "=B", "=C", "D"]).may_drop(&["B", "C"]);
+        table.row(["aaaaaaaaaa".into(), "bbbbbbbbbb".into(), "cccccccccc".into(), "d".repeat(30).into()]);
+        let shown = |columns| table.lines(Some(columns), false).remove(0).replace(' ', "");
+        assert_eq!(["ABCD", "ABCD", "ACD", "AD", "AD"], [70, 56, 55, 43, 20].map(shown).as_ref());
+        assert_eq!(table.lines(Some(55), false)[1], format!("aaaaaaaaaa  cccccccccc  {}", "d".repeat(30)));
     }
 
     #[test]

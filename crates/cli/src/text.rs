@@ -71,6 +71,14 @@ pub(crate) fn exact_time(at: WallTime) -> String {
 /// RFC 3339 ends with the year 9999. A time from a store may be later.
 const LAST_TIME: WallTime = WallTime::from_micros(253_402_300_799_000_000);
 
+/// What a pause means, with its operator and reason if they are known: `Paused until T by anna: a deployment; current holders keep
+/// it`, without a full stop.
+pub(crate) fn paused(until: WallTime, author: Option<(&str, &str)>) -> String {
+    let author =
+        author.map_or(String::new(), |(by, why)| format!(" by {}: {}", printable(by), printable(why)));
+    format!("Paused until {}{author}; current holders keep it", time(until))
+}
+
 /// The time `ago` before `now`.
 pub(crate) fn before(now: WallTime, ago: Duration) -> WallTime {
     WallTime::from_micros(now.as_micros().saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)))
@@ -92,6 +100,16 @@ pub(crate) fn quoted(word: &str) -> String {
         c => c.to_string(),
     };
     format!("$'{}'", word.chars().map(escape).collect::<String>())
+}
+
+/// The word in single quotes, for every shell and for [`without_single_quotes`].
+pub(crate) fn single_quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The word that [`single_quoted`] was given.
+pub(crate) fn without_single_quotes(quoted: &str) -> Option<String> {
+    Some(quoted.strip_prefix('\'')?.strip_suffix('\'')?.replace(r"'\''", "'"))
 }
 
 /// The number of columns that the text takes on a terminal.
@@ -116,6 +134,24 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
         kept.push('…');
     }
     Cow::Owned(kept)
+}
+
+/// The text in lines of at most this many columns, broken at spaces. All lines but the first are indented.
+/// Without a width, it is one line.
+pub(crate) fn wrapped(text: &str, columns: Option<usize>, indent: usize) -> Vec<String> {
+    let Some(columns) = columns.filter(|columns| *columns > indent) else { return vec![text.to_owned()] };
+    let mut lines = vec![String::new()];
+    // A leading indent of the text itself is kept.
+    for (at, word) in text.split(' ').enumerate() {
+        let line = lines.last_mut().expect("there is always a line");
+        if at > 0 && width(line) + 1 + width(word) > columns && !line.trim().is_empty() {
+            lines.push(" ".repeat(indent) + word);
+        } else {
+            line.push_str(if at > 0 { " " } else { "" });
+            line.push_str(word);
+        }
+    }
+    lines
 }
 
 /// `1 holder`, `2 holders`.
@@ -168,6 +204,24 @@ mod tests {
         assert_eq!(cut("report/42", 6), "repor…");
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(cut("abc", 0), "");
+    }
+
+    #[test]
+    fn lines_are_broken_at_spaces() {
+        assert_eq!(wrapped("one two three", None, 2), ["one two three"]);
+        assert_eq!(wrapped("one two three", Some(8), 2), ["one two", "  three"]);
+        assert_eq!(wrapped("  one two", Some(6), 4), ["  one", "    two"]);
+        assert_eq!(wrapped("onetwothree four", Some(5), 0), ["onetwothree", "four"]);
+    }
+
+    #[test]
+    fn a_pause_names_its_author_if_the_store_knows_it() {
+        let until = WallTime::from_micros(1_785_326_400_123_456);
+        assert_eq!(paused(until, None), "Paused until 2026-07-29T12:00:00Z; current holders keep it");
+        assert_eq!(
+            paused(until, Some(("anna", "a\ndeployment"))),
+            "Paused until 2026-07-29T12:00:00Z by anna: a\\ndeployment; current holders keep it"
+        );
     }
 
     #[test]

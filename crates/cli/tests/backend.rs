@@ -33,15 +33,14 @@ fn a_wrong_store_url_is_78_and_one_line() {
 #[test]
 fn a_store_that_is_not_there_is_69_and_one_line() {
     let dir = TestDir::new();
-    let output =
-        dir.leasehold().args(["--store", "sqlite:/proc/nowhere/x.db", "run", "x/1", "true"]).output();
+    let output = dir.leasehold().args(["--store", "sqlite:/proc/x.db", "run", "-n", "x/1", "true"]).output();
     let (code, errors) = exit_and_errors(&output.unwrap());
     assert_eq!((code, errors.len()), (69, 1), "{errors:?}");
-    assert!(errors[0].contains("/proc/nowhere"), "{errors:?}");
+    assert!(errors[0].contains("/proc/x.db"), "{errors:?}");
     let output = dir
         .leasehold()
-        .env("LEASEHOLD_STORE", "sqlite:/proc/nowhere/x.db")
-        .args(["--json", "run", "x/1", "true"])
+        .env("LEASEHOLD_STORE", "sqlite:/proc/x.db")
+        .args(["--json", "run", "-n", "x/1", "true"])
         .output();
     let (code, errors) = exit_and_errors(&output.unwrap());
     let json: serde_json::Value = serde_json::from_str(&errors[0]).unwrap();
@@ -69,7 +68,7 @@ fn a_store_that_does_not_reply_at_the_start_is_69() {
     let dir = TestDir::new();
     assert_eq!(exit_and_errors(&dir.run(["x/1", "true"]).output().unwrap()).0, 0);
     let locked = dir.lock();
-    for wait in [&["-n"][..], &["-w", "1"], &[]] {
+    for wait in [&["-n"][..], &["-w", "1"]] {
         let (code, errors) = exit_and_errors(&dir.run(wait).args(["x/1", "true"]).output().unwrap());
         assert_eq!((code, errors.len()), (69, 1), "{wait:?}: {errors:?}");
         assert!(errors[0].contains("leases.db") || errors[0].contains("no answer"), "{errors:?}");
@@ -83,7 +82,7 @@ fn a_store_that_stops_replying_during_the_wait_is_69() {
     let dir = TestDir::new();
     let mut holder = dir.script(&["--ttl", "1h"], "echo go; read line").stdin(Stdio::piped()).start();
     holder.wait_for_line("go");
-    let waiter = dir.run(["x/1", "true"]).start();
+    let waiter = dir.leasehold().args(["-q", "run", "-w", "3", "x/1", "true"]).start();
     dir.until_waiting(1);
     let locked = dir.lock();
     let (code, errors) = waiter.end();

@@ -21,6 +21,7 @@ fn candidate(dir: &TestDir, name: &str, options: &[&str]) -> Command {
 #[test]
 fn one_candidate_leads_and_the_next_one_follows_when_it_resigns() {
     let dir = TestDir::new();
+    dir.look("x", "1"); // an observer creates no store, and waits for one
     let mut observer = dir.leasehold();
     let observer = observer.args(["elect", "--observe", "x/1", "--json"]).start();
     let seen = || serde_json::from_str::<Value>(&observer.next_line()).unwrap()["value"].clone();
@@ -48,14 +49,15 @@ fn a_candidate_that_lost_leadership_stands_again_and_the_ready_file_shows_it() {
     let mut leader = candidate(&dir, "host-a", &["--ready-file", ready.to_str().unwrap()]).start();
     let token = |line: String| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
     let first = token(leader.next_line());
-    eventually("it is ready", || ready.exists());
-    assert_eq!(fs::read_to_string(&ready).unwrap(), format!("x/1 {first}\n"));
+    let is_ready = |token: u64| {
+        fs::read_to_string(&ready)
+            .is_ok_and(|text| text.starts_with(&format!("x/1 {token}\nleasehold process ")))
+    };
+    eventually("it is ready", || is_ready(first));
     dir.evict(Eviction::Now);
     let second = token(leader.next_line());
     assert!(second > first);
-    eventually("it is ready again", || {
-        fs::read_to_string(&ready).is_ok_and(|text| text == format!("x/1 {second}\n"))
-    });
+    eventually("it is ready again", || is_ready(second));
     leader.signal(Signal::TERM);
     assert_eq!(leader.wait().code(), Some(0));
     assert!(!ready.exists());
@@ -79,7 +81,7 @@ fn with_once_a_lost_leadership_ends_it_and_the_exit_code_is_that_of_the_command(
         assert_eq!(fs::read_to_string(dir.path(&format!("ran-{code}"))).unwrap(), "ran\n");
     }
     for wrong in
-        [&["elect", "x/1"][..], &["elect", "x", "--", "true"], &["elect", "--observe", "x/1", "--", "true"]]
+        [&["elect", "x/1"][..], &["elect", "X/1", "--", "true"], &["elect", "--observe", "x/1", "--", "true"]]
     {
         assert_eq!(exit_and_errors(&dir.leasehold().args(wrong).output().unwrap()).0, 64, "{wrong:?}");
     }
@@ -94,4 +96,31 @@ fn a_leader_that_is_killed_leaves_nothing_behind() {
     leader.signal(Signal::KILL);
     leader.wait();
     eventually("leadership is released", || dir.look("x", "1").holders.is_empty());
+}
+
+/// The sum of a counter in a metrics file.
+fn counter(file: &std::path::Path, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn the_metrics_file_counts_over_all_leaderships() {
+    let dir = TestDir::new();
+    let file = dir.path("metrics.prom");
+    let mut leader =
+        candidate(&dir, "host-a", &["--ttl", "2s", "--metrics-file", file.to_str().unwrap()]).start();
+    for losses in 0..3 {
+        leader.next_line();
+        eventually("it is counted", || {
+            counter(&file, "leasehold_acquire_total{") == losses + 1
+                && counter(&file, "leasehold_lost_total{") == losses
+        });
+        dir.evict(Eviction::Now);
+    }
+    leader.next_line();
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.wait().code(), Some(0));
+    assert_eq!(counter(&file, "leasehold_lost_total{"), 3);
 }

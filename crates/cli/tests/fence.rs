@@ -116,7 +116,7 @@ fn wrong_arguments_are_refused_with_the_reason() {
         (&["status", "order/7", "--key", "k"], 64, "leave --key out"),
         (&["rebase", "order/7", "--to", "0", "--reason", "x"], 64, "not a fencing token"),
         (&["rebase", "order/7", "--to", "1", "--reason", " "], 64, "--reason must have 1 to"),
-        (&["status", "order"], 64, "kind/id"),
+        (&["status", "Order/7"], 64, "kind"),
         (&["status", "order/7"], 78, "no fence yet"),
     ];
     for (words, code, why) in cases {

@@ -154,7 +154,8 @@ fn it_connects_with_the_options_of_a_store_url_tls_and_password() {
     let trusted = format!("sslmode=require&ca_file={certificate}");
     let says = |url: &str, environment: &[(&str, &str)]| {
         let mut status = dir.leasehold();
-        status.args(["fence", "status", "--database", url]).envs(environment.iter().copied());
+        // In the command line, a password is warned about.
+        status.args(["fence", "status"]).env("LEASEHOLD_DATABASE", url).envs(environment.iter().copied());
         let (code, _, error) = exit_and_output(&status.output().unwrap());
         assert!(!error.contains("sesame"), "{error}");
         (code, error)
@@ -170,7 +171,7 @@ fn it_connects_with_the_options_of_a_store_url_tls_and_password() {
     let table: &[(&str, &str, &str, i32, &str)] = &[
         ("guest", "localhost", &trusted, 78, "password missing"),
         ("guest:another%20sesame", "localhost", &trusted, 78, "password authentication failed"),
-        ("guest:open%20sesame", "127.0.0.1", &trusted, 69, "not valid for name"),
+        ("guest:open%20sesame", "127.0.0.1", &trusted, 78, "not valid for name"),
         ("guest", "localhost", "sslmode=require&ca_file=/no/such/file", 78, "/no/such/file"),
         ("guest", "localhost", "password_file=/no/such/file", 78, "/no/such/file"),
         ("guest", "localhost", "colour=red", 78, "unknown option colour"),

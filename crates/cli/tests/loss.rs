@@ -311,3 +311,31 @@ fn an_operators_request_to_finish_is_printed_and_signalled() {
     assert!(errors[0].contains("x/1: a test asks to finish within"), "{errors:?}");
     assert!(errors[0].ends_with("to see what happens"), "{errors:?}");
 }
+
+/// The guardian stops the command a little before the engine gives the lease up.
+#[test]
+fn every_loss_is_counted_and_logged_once() {
+    let dir = TestDir::new();
+    let metrics = dir.path("metrics.prom");
+    for (count, how) in [Eviction::AtExpiry, Eviction::Now].into_iter().enumerate() {
+        let mut command = dir.leasehold();
+        command.arg("--metrics-file").arg(&metrics).args(["-v", "run", "--ttl", "2s", "x/1", "--"]);
+        let script = "trap 'exit 0' TERM; echo go; while :; do sleep 0.02; done";
+        let running = command.args(["sh", "-c", script]).start();
+        running.wait_for_line("go");
+        dir.evict(how);
+        let mut logged = 0;
+        loop {
+            let line = running.next_error_line();
+            logged += usize::from(line.contains("event=\"lost\""));
+            if line.contains("the lease was lost, and the command is dead") {
+                break;
+            }
+        }
+        assert_eq!((logged, running.code()), (1, 79), "{count}");
+        let text = fs::read_to_string(&metrics).unwrap();
+        let lost = text.lines().filter(|line| line.starts_with("leasehold_lost_total{"));
+        let lost: u64 = lost.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+        assert_eq!(lost, 1, "{how:?}: {text}");
+    }
+}

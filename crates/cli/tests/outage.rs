@@ -13,7 +13,7 @@ const EVERY_MINUTE: &str = "* * * * *";
 
 fn leasehold(dir: &TestDir, url: &str, arguments: &[&str]) -> Command {
     let mut command = dir.leasehold();
-    command.args(["--store", url]).args(arguments).stdin(Stdio::null());
+    command.env("LEASEHOLD_STORE", url).args(arguments).stdin(Stdio::null());
     command
 }
 

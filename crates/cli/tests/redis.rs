@@ -72,7 +72,7 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
             text(&run.stderr)
         );
     }
-    let listed = text(&output(&["ls"]).stdout);
+    let listed = text(&output(&["ls", "--all"]).stdout);
     assert!(names.iter().all(|name| listed.contains(name.as_str())), "{listed}");
     let busy = output(&["run", "-n", &names[3], "--", "echo", "ran"]);
     assert_eq!((busy.status.code(), text(&busy.stdout)), (Some(75), String::new()));
@@ -83,7 +83,7 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
 fn a_url_with_tls_is_accepted() {
     let store = ServerStore::<RedisServer>::new();
     let mut command = store.dir.leasehold();
-    command.args(["--store", "rediss://127.0.0.1:1/", "run", "report/42", "--", "true"]);
+    command.args(["--store", "rediss://127.0.0.1:1/", "run", "-n", "report/42", "--", "true"]);
     let output = command.output().unwrap();
     let why = text(&output.stderr);
     assert!(why.contains("refused"), "it tried to connect: {why}");

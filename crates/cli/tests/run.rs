@@ -183,7 +183,7 @@ fn a_wrong_command_line_is_64_and_one_line() {
     let table: [(&[&str], &str); 16] = [
         (&["x/1"], "COMMAND"),
         (&[], "RESOURCE"),
-        (&["x", "true"], "kind/id"),
+        (&["report/", "true"], "KIND/ID"),
         (&["X/1", "true"], "a-z"),
         (&["--nope", "x/1", "true"], "--nope"),
         (&["-w", "soon", "x/1", "true"], "2m"),

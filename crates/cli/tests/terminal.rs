@@ -225,3 +225,23 @@ fn leasehold_can_write_with_stty_tostop() {
     terminal.wait_for("an operator evicted it: stopping the command");
     terminal.wait_for("code=79");
 }
+
+#[test]
+fn a_wait_on_a_terminal_is_one_line_that_is_kept_up_to_date_and_erased() {
+    let dir = TestDir::new();
+    let mut holder = dir.script(&["--label", "nightly"], "echo go; read line");
+    let mut holder = holder.stdin(std::process::Stdio::piped()).start();
+    holder.wait_for_line("go");
+    let mut terminal = Terminal::open(&dir);
+    terminal.enter("stty columns 200; TERM=xterm \"$L\" run x/1 -- echo granted; echo code=$?");
+    let erase = "\r\x1b[K";
+    terminal.wait_for(&format!("{erase}leasehold: waiting 1"));
+    let line = terminal.wait_for(&format!("{erase}leasehold: waiting 2"));
+    let held = format!("s for x/1 (next): held by {}@", holder.pid());
+    assert!(line.contains(&held) && line.contains(" nightly (renewing; free within "), "{line:?}");
+    assert!(!line.contains('\n'), "{line:?}");
+    holder.write("\n");
+    let last = terminal.wait_for("granted");
+    assert!(last.ends_with(erase), "the line is erased: {last:?}");
+    terminal.wait_for("code=0");
+}

@@ -28,12 +28,20 @@ fn a_run_that_does_not_wait_names_the_holder() {
         let (code, errors) = exit_and_errors(&dir.run(wait).args(["x/1", "true"]).output().unwrap());
         assert_eq!((code, errors.len()), (75, 1), "{errors:?}");
         let who = format!("leasehold: x/1: held by {}@", holder.pid());
-        assert!(errors[0].starts_with(&who) && errors[0].contains("nightly"), "{errors:?}");
+        assert!(
+            errors[0].starts_with(&who) && errors[0].contains("nightly (renewing; free within "),
+            "{errors:?}"
+        );
+        let hint =
+            if wait == ["-n"] || wait == ["-w", "0"] { ". Use -w to wait." } else { ". Wait longer with -w" };
+        assert!(errors[0].contains(hint), "{errors:?}");
     }
     let (code, _) = exit_and_errors(&dir.run(["-n", "-E", "9", "x/1", "true"]).output().unwrap());
     assert_eq!(code, 9);
-    let (code, _) = exit_and_errors(&dir.run(["-n", "-E", "0", "x/1", "false"]).output().unwrap());
-    assert_eq!(code, 0);
+    // A line of cron that may be skipped must not be mailed.
+    assert_eq!(exit_and_errors(&dir.run(["-n", "-E", "0", "x/1", "false"]).output().unwrap()), (0, vec![]));
+    let quiet = dir.leasehold().args(["-q", "run", "-n", "x/1", "true"]).output().unwrap();
+    assert_eq!(exit_and_errors(&quiet), (75, vec![]));
     let (code, errors) =
         exit_and_errors(&dir.leasehold().args(["--json", "run", "-n", "x/1", "true"]).output().unwrap());
     let json: serde_json::Value = serde_json::from_str(&errors[0]).unwrap();
@@ -59,7 +67,7 @@ fn a_waiting_run_is_granted_when_the_resource_is_free() {
     dir.until_waiting(1);
     end(holder);
     waiter.wait_for_line("mine");
-    assert_eq!(waiter.end(), (0, vec![]));
+    assert_eq!(waiter.code(), 0);
 }
 
 #[test]
@@ -84,25 +92,37 @@ fn a_signal_ends_the_wait_and_leaves_the_queue() {
         let waiter = dir.run(["x/1", "true"]).start();
         dir.until_waiting(1);
         waiter.signal(signal);
-        assert_eq!(waiter.end(), (code, vec![]));
+        assert_eq!(waiter.code(), code);
         assert_eq!(dir.look("x", "1").queue_length, 0, "it left the queue");
     }
     end(holder);
 }
 
 #[test]
-fn a_verbose_wait_prints_the_holder_and_the_number_of_waiters_ahead() {
+fn a_wait_prints_the_holder_its_state_and_the_number_of_waiters_ahead() {
     let dir = TestDir::new();
     let holder = holding(&dir, &["--label", "nightly"]);
-    let first = dir.run(["x/1", "true"]).start();
+    let first = dir.leasehold().args(["-q", "run", "x/1", "true"]).start();
     dir.until_waiting(1);
-    let second = dir.leasehold().args(["-v", "run", "x/1", "true"]).start();
+    let second = dir.run(["x/1", "true"]).start();
     let line = second.next_error_line();
     let who = format!("leasehold: x/1: held by {}@", holder.pid());
-    assert!(line.starts_with(&who) && line.contains("nightly for ") && line.contains("(since 2"), "{line}");
-    assert!(line.ends_with("Z), 1 ahead of us"), "{line}");
+    assert!(line.starts_with(&who) && line.contains("nightly (renewing; free within "), "{line}");
+    assert!(line.contains(" since 2") && line.contains("Z, 1 ahead of us; waited 1"), "{line}");
     end(holder);
     assert_eq!((first.end(), second.code()), ((0, vec![]), 0));
+}
+
+#[test]
+fn a_paused_resource_is_reported_with_the_author_and_the_reason() {
+    let dir = TestDir::new();
+    let mut pause = dir.leasehold();
+    pause.args(["pause", "x/1", "--for", "1h", "--reason", "a deployment"]);
+    assert_eq!(exit_and_errors(&pause.output().unwrap()).0, 0);
+    let (code, errors) = exit_and_errors(&dir.run(["-n", "x/1", "true"]).output().unwrap());
+    assert_eq!((code, errors.len()), (75, 1), "{errors:?}");
+    assert!(errors[0].starts_with("leasehold: x/1: Paused until 20"), "{errors:?}");
+    assert!(errors[0].ends_with(": a deployment; current holders keep it. Use -w to wait."), "{errors:?}");
 }
 
 #[test]
@@ -178,11 +198,13 @@ fn once_per_skips_further_runs_after_a_success() {
     };
     assert_eq!(once("echo one; exit 3"), ((3, vec![]), "one\n".into()));
     assert_eq!(once("echo two"), ((0, vec![]), "two\n".into()), "a failed run is repeated");
-    let done = (
-        (0, vec!["leasehold: x/1: already done within --once-per, nothing to do".to_owned()]),
-        String::new(),
-    );
-    assert_eq!(once("echo three"), done);
+    let ((code, said), printed) = once("echo three");
+    assert_eq!((code, said.len(), &*printed), (0, 1, ""), "{said:?}");
+    assert!(said[0].starts_with("leasehold: x/1: Skipped: last succeeded "), "{said:?}");
+    assert!(said[0].ends_with("s ago (--once-per 1h)."), "{said:?}");
+    let json = dir.leasehold().args(["--json", "run", "--once-per", "1h", "x/1", "false"]).output().unwrap();
+    let object: serde_json::Value = serde_json::from_slice(&json.stderr).unwrap();
+    assert_eq!((json.status.code(), &object["skipped"]["once_per_ms"]), (Some(0), &3_600_000.into()));
     assert_eq!(
         exit_and_errors(
             &dir.leasehold().args(["-q", "run", "--once-per", "1h", "x/1", "false"]).output().unwrap()
@@ -200,7 +222,8 @@ fn a_waiting_once_per_run_ends_when_another_run_succeeds() {
     dir.until_waiting(1);
     end(holder);
     let (code, errors) = waiter.end();
-    assert_eq!((code, errors.len()), (0, 1), "{errors:?}");
+    assert_eq!(code, 0, "{errors:?}");
+    assert!(errors.last().unwrap().contains("Skipped: last succeeded "), "{errors:?}");
     assert_eq!(dir.look("x", "1").queue_length, 0);
 }
 

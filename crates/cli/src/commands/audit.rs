@@ -17,12 +17,14 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Newest first. An order to a holder that had already gone is listed too, with DONE = no."
+    after_help = "Newest first. The store records every order that reaches it. An order to a holder that had already gone is \
+                  listed too, with DONE = no. An order that leasehold itself refuses never reaches the store and is not \
+                  listed: without --token, to a holder that is alive, without --two-may-run."
 )]
 pub(crate) struct Audit {
     /// Only resources whose name starts with this, such as report/ or acme:
     #[arg(value_parser = names::prefix, default_value = "", hide_default_value = true)]
-    prefix: String,
+    pub(crate) prefix: String,
     /// Show at most this many orders
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -43,7 +45,7 @@ impl Audit {
             return Ok(ExitCode::SUCCESS);
         }
         if records.is_empty() {
-            session.output.note("no orders were given");
+            session.output.note("No operator actions recorded.");
         } else {
             screen.print_lines(&screen.lines(&table(&records, true)))?;
         }

@@ -1,5 +1,7 @@
 //! `leasehold elect RESOURCE -- COMMAND…`, `leasehold elect --observe RESOURCE`
 
+mod defaults;
+
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
@@ -10,8 +12,9 @@ use super::Context;
 use crate::{
     args::{Global, duration},
     child_run::ChildRun,
-    config::Config,
     exit::{self, Exit, Failure},
+    names,
+    outage::WaitLimit,
     output::Output,
     screen::Screen,
     signals::Signals,
@@ -31,8 +34,9 @@ use crate::{
     after_help = "Examples:\n  leasehold elect scheduler/eu --value http://host-a:8080 -- ./scheduler\n  leasehold elect scheduler/eu --ready-file /run/leader -- ./scheduler\n  leasehold elect --observe scheduler/eu"
 )]
 pub(crate) struct Elect {
-    /// The election: [NAMESPACE:]KIND/ID, such as scheduler/eu
-    resource: Resource,
+    /// The election: [NAMESPACE:]KIND/ID such as scheduler/eu, or a plain name
+    #[arg(value_parser = names::resource)]
+    pub(crate) resource: Resource,
     /// The command and its arguments, passed on unchanged
     #[arg(trailing_var_arg = true, required_unless_present = "observe", conflicts_with = "observe")]
     command: Vec<OsString>,
@@ -72,12 +76,12 @@ impl Elect {
     ///
     /// 1. Start `leasehold run` as a child: it waits for the lease, and runs the command.
     /// 2. If leadership was lost, pause, and go to step 1; with `--once`, end.
-    /// 3. If the store could not be reached, wait until it can, and go to step 1.
+    /// 3. If the store could not be reached, wait until it can, and go to step 1. (The child waits for it, too.)
     /// 4. Otherwise end, with the exit code of the child.
     async fn campaign(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        let store = Store::choose(global, &Config::load(global)?)?;
-        let mut outages = 0;
+        let store = Store::choose(global)?;
+        let (mut outages, no_limit) = (0, WaitLimit::from_now(None));
         loop {
             let (ended, signal) = self.child_run(global)?.run_to_end(&mut signals).await?;
             let lost = ended.failed_with(ErrorKind::Lost);
@@ -95,7 +99,7 @@ impl Elect {
                 // A store may accept a connection and then fail: do not start a child for each of these.
                 tokio::time::sleep(Backoff::FIRST.saturating_mul(1 << outages.min(DOUBLINGS_MAX))).await;
                 if away {
-                    drop(store.open_when_reachable(&self.resource.to_string(), output).await?);
+                    drop(store.open_when_reachable(&self.resource.to_string(), output, &no_limit).await?);
                 }
                 Ok::<(), Failure>(())
             };
@@ -107,7 +111,7 @@ impl Elect {
     }
 
     fn child_run(&self, global: &Global) -> Result<ChildRun, Failure> {
-        let mut child_run = ChildRun::new(global)?;
+        let mut child_run = ChildRun::new(global, global.metrics_file.as_deref())?;
         let command = &mut child_run.command;
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         command.arg("--note").arg(self.value.clone().unwrap_or_else(host));
@@ -126,14 +130,12 @@ impl Elect {
     async fn observe_leader(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let mut signals = Signals::ending().map_err(Failure::host)?;
         let (context, task) = (Context::new(global, output)?, self.resource.to_string());
-        let backend = tokio::select! {
-            backend = context.store.open_when_reachable(&task, output) => backend?,
-            signal = signals.next() => return Ok(ExitCode::from(by_signal(signal))),
-        };
+        let no_limit = WaitLimit::from_now(None);
+        signals.end_at_once(true); // opening a file can block this thread
+        let backend = context.store.read_when_reachable(&task, output, &no_limit).await?;
+        signals.end_at_once(false);
         let client = Client::new(backend);
-        let resource = &self.resource;
-        let client = resource.namespace().map_or(client.clone(), |namespace| client.namespace(namespace));
-        let mut observer = client.election(resource.kind(), &resource.id()).observe()?;
+        let mut observer = client.election_of(&self.resource).observe()?;
         loop {
             let seen = tokio::select! {
                 seen = observer.next() => seen,

@@ -1,18 +1,18 @@
 //! `leasehold leaks [PREFIX]`
 
-use std::{process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Args;
-use leasehold::{Clock as _, ErrorKind, Query, Snapshot, SystemClock};
-use rustix::{io::Errno, process};
+use leasehold::{Clock as _, ErrorKind, Leak, Query, Snapshot, SystemClock};
 
 use crate::{
     args,
     exit::Failure,
     leak_detection::{self, IdleQueueHead, SuspectedLeak},
-    names, order,
+    names,
     session::OperatorSession,
-    table::{Style, Table},
+    table::{Cell, Style, Table},
+    this_host::ProcessTable,
 };
 
 /// A first waiter that could be granted and does not ask for this long is reported.
@@ -22,12 +22,12 @@ const IDLE_AFTER: Duration = Duration::from_secs(10);
 #[command(after_help = "\
 Finds: keys of leasehold without a ttl; first waiters of a queue that could be granted and do not ask (watched for 10 s if \
 there is one); holders over --over, or over ten times the median of their kind if at least five are held; holders on this \
-host whose process is gone; with --pattern, locks of other libraries without a ttl. The exit code is 1 if anything is \
-found, else 0.")]
+host whose process is gone; resources whose data is corrupt; with --pattern, locks of other libraries without a ttl. For each finding that an order can clear, the order is printed. The \
+exit code is 1 if anything is found, else 0.")]
 pub(crate) struct Leaks {
     /// Only resources whose name starts with this, such as report/ or acme:
     #[arg(value_parser = names::prefix, default_value = "", hide_default_value = true)]
-    prefix: String,
+    pub(crate) prefix: String,
     /// Report holders that have held for longer than this
     #[arg(long, value_name = "DUR", value_parser = args::duration, default_value = "1h")]
     over: Duration,
@@ -38,41 +38,67 @@ pub(crate) struct Leaks {
 
 impl Leaks {
     pub(crate) async fn run(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
-        let mut found = self.without_ttl(session).await?;
+        // The keys first: reading a resource counts as a use of its keys.
+        let keys = self.without_ttl(session).await?;
         let all = session.snapshots(&self.prefix).await?;
-        found.extend(leak_detection::process_gone(&all, &order::host(), is_alive));
+        let ours = keys.ours.into_iter().map(|leak| SuspectedLeak::without_ttl(leak, &all));
+        let foreign = keys.foreign.into_iter().map(SuspectedLeak::of_other_library);
+        let mut found: Vec<_> = ours.chain(foreign).collect();
+        found.extend(leak_detection::unreadable(&all));
+        found.extend(leak_detection::process_gone(&all, &ProcessTable::of_this_host()));
         found.extend(leak_detection::over_time(&all, self.over));
         found.extend(idle_heads(session, &all).await?);
+        for leak in found.iter_mut().filter(|leak| !leak.order.is_empty()) {
+            let words = leak.order.iter().map(String::as_str).chain(["--reason", "WHY"]);
+            leak.command = Some(session.command(&words.collect::<Vec<_>>()));
+        }
         let screen = session.screen();
         if session.output.json {
             screen.print_json(&serde_json::json!({ "findings": found }))?;
         } else if found.is_empty() {
             session.output.note("no leaks found");
         } else {
-            screen.print_lines(&screen.lines(&table(&found)))?;
+            let mut lines = screen.lines(&table(&found));
+            // One resource can have several findings with the same command.
+            let commands: BTreeSet<_> = found.iter().filter_map(|leak| leak.command.as_deref()).collect();
+            if !commands.is_empty() {
+                lines.extend([
+                    String::new(),
+                    "To clear them, once you know that the work has ended:".to_owned(),
+                ]);
+            }
+            lines.extend(commands.iter().map(|line| format!("  {}", Style::Bold.paint(line, screen.colour))));
+            screen.print_lines(&lines)?;
         }
         Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Keys without a ttl: our own, and those of other libraries that match the pattern.
-    async fn without_ttl(&self, session: &OperatorSession) -> Result<Vec<SuspectedLeak>, Failure> {
+    async fn without_ttl(&self, session: &OperatorSession) -> Result<KeysWithoutTtl, Failure> {
         let ours = session.leaks(|mut listing| {
             listing.prefix.clone_from(&self.prefix);
             Query::Leaks(listing)
         });
-        let mut found: Vec<_> = match ours.await {
-            Ok(ours) => ours.into_iter().map(|leak| SuspectedLeak::without_ttl("no_ttl", leak)).collect(),
+        let ours = match ours.await {
+            Ok(ours) => ours,
             // A store whose leases have no ttl of their own (sessions) cannot lose one.
             Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
             Err(error) => return Err(error.into()),
         };
-        if let Some(pattern) = &self.pattern {
-            let foreign = session.leaks(|listing| Query::Foreign { pattern: pattern.clone(), listing });
-            let foreign = foreign.await.map_err(|error| pattern_failure(error, pattern))?;
-            found.extend(foreign.into_iter().map(|leak| SuspectedLeak::without_ttl("foreign_no_ttl", leak)));
-        }
-        Ok(found)
+        let foreign = match &self.pattern {
+            Some(pattern) => {
+                let foreign = session.leaks(|listing| Query::Foreign { pattern: pattern.clone(), listing });
+                foreign.await.map_err(|error| pattern_failure(error, pattern))?
+            }
+            None => Vec::new(),
+        };
+        Ok(KeysWithoutTtl { ours, foreign })
     }
+}
+
+/// Keys without a ttl: our own, and those of other libraries that match the pattern.
+struct KeysWithoutTtl {
+    ours: Vec<Leak>,
+    foreign: Vec<Leak>,
 }
 
 fn pattern_failure(error: leasehold::Error, pattern: &str) -> Failure {
@@ -83,12 +109,6 @@ fn pattern_failure(error: leasehold::Error, pattern: &str) -> Failure {
     } else {
         failure
     }
-}
-
-/// Whether there is such a process. A process that we may not signal exists too.
-fn is_alive(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(process::Pid::from_raw);
-    pid.is_none_or(|pid| process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// Looks again every second at the first waiters that could be granted. Those that are still there in the end
@@ -116,10 +136,11 @@ async fn idle_heads(session: &OperatorSession, all: &[Snapshot]) -> Result<Vec<S
 }
 
 fn table(found: &[SuspectedLeak]) -> Table<4> {
-    let mut table = Table::new(["NAME", "HOLDER", "=TOKEN", "PROBLEM"]);
+    // The problem is what matters. The command below has the token.
+    let mut table = Table::new(["NAME", "HOLDER", "=TOKEN", "PROBLEM"]).may_drop(&["TOKEN"]).readable(50);
     for leak in found {
         table.row([
-            crate::table::Cell::styled(&leak.name, Style::Bold),
+            Cell::styled(&leak.name, Style::Bold),
             (&leak.holder_text).into(),
             leak.token.as_deref().unwrap_or("").into(),
             (&leak.say).into(),

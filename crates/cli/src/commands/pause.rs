@@ -8,7 +8,7 @@ use leasehold::{Clock as _, OperatorAction, SystemClock};
 use crate::{
     args,
     exit::Failure,
-    order::{ActionText, OrderArgs, PendingOrder},
+    order::{self, ActionText, OrderArgs, PendingOrder},
     session::OperatorSession,
     text,
 };
@@ -20,7 +20,7 @@ use crate::{
 )]
 pub(crate) struct Pause {
     #[command(flatten)]
-    order: OrderArgs,
+    pub(crate) order: OrderArgs,
     /// How long the pause lasts
     #[arg(long = "for", value_name = "DUR", value_parser = args::duration)]
     lasting: Duration,
@@ -35,11 +35,11 @@ impl Pause {
         }
         let lasting = humantime::format_duration(self.lasting).to_string().replace(' ', "");
         let order = PendingOrder::open(session, &self.order, &["pause", "--for", &lasting]).await?;
-        let until = text::time(SystemClock.wall().after(self.lasting));
-        let action_text = ActionText {
-            dry_run: format!("pause it until {until}: no claim would be granted"),
-            done: format!("paused until {until}: no claim is granted; holders keep their leases"),
-        };
+        let until = SystemClock.wall().after(self.lasting);
+        let by = order::operator(self.order.by_whom.as_deref());
+        let done = text::paused(until, Some((&by, &self.order.reason))) + ".";
+        let dry_run = format!("pause it until {}: no claim would be granted", text::time(until));
+        let action_text = ActionText::new(dry_run, done);
         self.order.execute(&order, OperatorAction::Pause { lasting: self.lasting }, action_text).await
     }
 }
@@ -47,19 +47,18 @@ impl Pause {
 #[derive(Debug, Args)]
 pub(crate) struct Resume {
     #[command(flatten)]
-    order: OrderArgs,
+    pub(crate) order: OrderArgs,
 }
 
 impl Resume {
     pub(crate) async fn run(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
         let order = PendingOrder::open(session, &self.order, &["resume"]).await?;
-        let before = match order.snapshot.paused_for {
-            Some(left) => format!("; the pause had {} left", text::span(left)),
-            None => "; it was not paused".to_owned(),
-        };
-        let action_text = ActionText {
-            dry_run: format!("end the pause{before}"),
-            done: format!("claims are granted again{before}"),
+        let action_text = match order.snapshot.paused_for.map(text::span) {
+            Some(left) => ActionText::new(
+                format!("end the pause, which has {left} left"),
+                format!("claims are granted again; the pause had {left} left"),
+            ),
+            None => ActionText::new("change nothing: it is not paused", "Not paused; nothing changed."),
         };
         self.order.execute(&order, OperatorAction::Resume, action_text).await
     }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use leasehold::Founded;
 use serde_json::json;
 
-use crate::{args::Global, config::Config, exit::Failure, output::Output, screen::Screen, store::Store};
+use crate::{args::Global, exit::Failure, output::Output, screen::Screen, store::Store};
 
 /// Set up a set of Redlock servers
 #[derive(Debug, Args)]
@@ -31,9 +31,15 @@ enum RedlockCommand {
 }
 
 impl Redlock {
+    /// The URL that was typed.
+    pub(crate) fn url(&self) -> Option<&str> {
+        let RedlockCommand::Found { url } = &self.command;
+        url.as_deref()
+    }
+
     pub(crate) async fn run(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let RedlockCommand::Found { url } = &self.command;
-        let store = Store::choose_or(url.as_deref(), global, &Config::load(global)?)?;
+        let store = Store::choose_or(url.as_deref(), global)?;
         if !store.shown().starts_with("redlock://") {
             let message = format!("{} is not a set of Redlock servers", store.shown());
             return Err(

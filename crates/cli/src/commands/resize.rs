@@ -9,6 +9,7 @@ use crate::{
     exit::Failure,
     order::{ActionText, OrderArgs, PendingOrder},
     session::OperatorSession,
+    view,
 };
 
 #[derive(Debug, Args)]
@@ -20,7 +21,7 @@ use crate::{
 )]
 pub(crate) struct Resize {
     #[command(flatten)]
-    order: OrderArgs,
+    pub(crate) order: OrderArgs,
     /// The new capacity
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..).try_map(NonZeroU32::try_from))]
     capacity: NonZeroU32,
@@ -33,11 +34,11 @@ impl Resize {
         if self.order.dry_run {
             order.check_in_use()?;
         }
-        let before = order.snapshot.capacity;
-        let action_text = ActionText {
-            dry_run: format!("change the capacity from {before} to {capacity}"),
-            done: format!("changed the capacity from {before} to {capacity}"),
-        };
+        let before = view::capacity(order.snapshot.capacity);
+        let action_text = ActionText::new(
+            format!("change the capacity from {before} to {capacity}"),
+            format!("changed the capacity from {before} to {capacity}"),
+        );
         self.order.execute(&order, OperatorAction::Resize { capacity: self.capacity }, action_text).await
     }
 }

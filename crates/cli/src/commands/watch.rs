@@ -3,23 +3,28 @@
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use clap::Args;
-use leasehold::{Clock as _, HeldBy, Resource, Snapshot, SystemClock};
+use leasehold::{Clock as _, ForeignLock, HeldBy, Resource, Snapshot, SystemClock, WallTime};
 use serde::Serialize;
 
 use crate::{
-    args, commands::ls, exit::Failure, names::Scope, order, screen::Screen, session::OperatorSession,
-    table::Style, text, view,
+    args, commands::ls, exit::Failure, foreign, names::Scope, order, screen::Screen,
+    session::OperatorSession, table::Style, text, this_host::ProcessTable, view,
 };
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "On a terminal, a table is redrawn. Elsewhere, each change is printed as a line, with --json as a JSON \
-                  object. A change that is undone between two looks is not snapshot. Ctrl-C ends it."
+                  object. A change that is undone between two looks is not seen. Ctrl-C ends it.\n\nResources \
+                  that are only kept closed after a release (the ticks of `leasehold cron`, `run --once-per`) are left out \
+                  without --all or a name."
 )]
 pub(crate) struct Watch {
     /// One resource, or all whose name starts with this: report/42, report/4*, report/, acme:
     #[arg(value_parser = Scope::read, default_value = "", hide_default_value = true)]
-    scope: Scope,
+    pub(crate) scope: Scope,
+    /// Also resources that are only kept closed after a release
+    #[arg(long)]
+    all: bool,
     /// The pause between two looks at the store
     #[arg(long, value_name = "DUR", value_parser = args::duration, default_value = "1s")]
     interval: Duration,
@@ -40,24 +45,36 @@ impl Watch {
         Ok(ExitCode::SUCCESS)
     }
 
+    async fn look(&self, session: &OperatorSession) -> Result<Vec<Snapshot>, Failure> {
+        let mut found = session.snapshots_in(&self.scope).await?;
+        if matches!(&self.scope, Scope::Prefix(prefix) if prefix.is_empty() && !self.all) {
+            found.retain(|snapshot| !view::is_only_kept(snapshot));
+        }
+        Ok(found)
+    }
+
     async fn pause(&self) {
         tokio::time::sleep(self.interval.max(INTERVAL_MIN)).await;
     }
 
     /// Redraws a table in place.
     async fn draw(&self, session: &OperatorSession) -> Result<(), Failure> {
-        let (mut snapshots, mut drawn) = (session.snapshots_in(&self.scope).await?, 0);
-        let mut problem = None;
+        let (mut snapshots, mut drawn) = (self.look(session).await?, 0);
+        let mut stale: Option<Stale> = None;
+        let processes = ProcessTable::of_this_host();
         loop {
             let screen = session.screen();
-            let lines = frame(screen, &snapshots, problem.as_deref());
+            let lines = frame(screen, &snapshots, stale.as_ref(), &processes);
             let back = if drawn > 0 { format!("\x1b[{drawn}F\x1b[J") } else { String::new() };
             screen.print(&format!("{back}{}\n", lines.join("\n")))?;
             drawn = lines.len();
             self.pause().await;
-            match session.snapshots_in(&self.scope).await {
-                Ok(now) => (snapshots, problem) = (now, None),
-                Err(failure) => problem = Some(failure.message),
+            match self.look(session).await {
+                Ok(now) => (snapshots, stale) = (now, None),
+                Err(failure) => {
+                    let since = stale.map_or_else(|| SystemClock.wall(), |stale| stale.since);
+                    stale = Some(Stale { since, problem: failure.message });
+                }
             }
         }
     }
@@ -65,7 +82,7 @@ impl Watch {
     /// Prints a line per change. Ends when the reader of stdout has closed it.
     async fn report(&self, session: &OperatorSession) -> Result<(), Failure> {
         let mut known: BTreeMap<Resource, Snapshot> = BTreeMap::new();
-        let mut now = session.snapshots_in(&self.scope).await?;
+        let mut now = self.look(session).await?;
         loop {
             for change in changes(&known, &now) {
                 let screen = session.screen();
@@ -82,43 +99,64 @@ impl Watch {
         }
     }
 
-    /// The next snapshots. A store that does not reply is asked again; the error is printed once. `None` if
-    /// the reader of stdout has closed it.
+    /// The next snapshots. A store that does not reply is asked again; that is noted once, and its end too.
+    /// `None` if the reader of stdout has closed it.
     async fn look_again(&self, session: &OperatorSession) -> Option<Vec<Snapshot>> {
-        let mut was_reported = false;
+        let mut stale: Option<Stale> = None;
         loop {
             self.pause().await;
             if !session.screen().has_reader() {
                 return None;
             }
-            match session.snapshots_in(&self.scope).await {
-                Ok(now) => return Some(now),
-                Err(failure) if !was_reported => {
-                    session.output.note(&format!("{}; trying again", failure.message));
+            match self.look(session).await {
+                Ok(now) => {
+                    if let Some(stale) = stale {
+                        session.output.note(&format!("the store answers again, after {}", stale.lasted()));
+                    }
+                    return Some(now);
+                }
+                Err(failure) if stale.is_none() => {
+                    let since = stale.insert(Stale { since: SystemClock.wall(), problem: failure.message });
+                    session.output.note(&format!("{} {}", since.text(), since.problem));
                 }
                 Err(_) => {}
             }
-            was_reported = true;
         }
     }
 }
 
-fn frame(screen: Screen, snapshots: &[Snapshot], problem: Option<&str>) -> Vec<String> {
+/// The store does not answer, so what is shown is old.
+#[derive(Debug)]
+struct Stale {
+    since: WallTime,
+    problem: String,
+}
+
+impl Stale {
+    fn text(&self) -> String {
+        format!("STALE: store not answering since {}.", text::time(self.since))
+    }
+
+    fn lasted(&self) -> String {
+        let micros = SystemClock.wall().as_micros().saturating_sub(self.since.as_micros());
+        text::span(Duration::from_micros(micros))
+    }
+}
+
+fn frame(
+    screen: Screen,
+    snapshots: &[Snapshot],
+    stale: Option<&Stale>,
+    processes: &ProcessTable,
+) -> Vec<String> {
     let columns = screen.columns().unwrap_or(usize::MAX);
-    let live = snapshots.iter().filter(|snapshot| {
-        snapshot.holder_count > 0 || snapshot.queue_length > 0 || snapshot.paused_for.is_some()
-    });
-    let head = format!(
-        "{}  {}",
-        text::time(SystemClock.wall()),
-        match (problem, live.count()) {
-            (Some(problem), _) => format!("out of date: {}", text::printable(problem)),
-            (None, live) => format!("{live} in use"),
-        }
-    );
-    let style = if problem.is_some() { Style::Bad } else { Style::Dim };
+    let in_use = snapshots.iter().filter(|snapshot| snapshot.is_in_use()).count();
+    let (head, style) = match stale {
+        Some(stale) => (format!("{} {}", stale.text(), text::printable(&stale.problem)), Style::Bad),
+        None => (format!("{}  {in_use} in use", text::time(SystemClock.wall())), Style::Dim),
+    };
     let mut lines = vec![style.paint(&text::cut(&head, columns), screen.colour)];
-    let table = screen.lines(&ls::table(snapshots));
+    let table = screen.lines(&ls::table(snapshots, processes));
     // Three rows are for the first line, "and N more", and the cursor. At least the heading and one row are
     // shown.
     let rows = screen.size.map_or(usize::MAX, |size| size.rows.saturating_sub(3)).max(2);
@@ -165,7 +203,17 @@ fn changes(known: &BTreeMap<Resource, Snapshot>, now: &[Snapshot]) -> Vec<Change
 
 fn between(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
     let resource = &after.resource;
+    if let Some(why) = &after.unreadable {
+        // Nothing else is known about it.
+        let is_new = before.unreadable.is_none();
+        let say = format!("cannot be read: {}", text::printable(why));
+        return is_new.then(|| Change::new(resource, "unreadable", None, say)).into_iter().collect();
+    }
     let mut all = Vec::new();
+    if before.unreadable.is_some() {
+        all.push(Change::new(resource, "readable", None, "can be read again".to_owned()));
+    }
+    all.extend(foreign_changes(before, after));
     for held in before.holders.iter().filter(|held| view::find(after, held.token).is_none()) {
         let say = format!("{} does not hold it any more", order::holder_and_token(held));
         all.push(Change::new(resource, "ended", Some(held), say));
@@ -203,6 +251,22 @@ fn between(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
         ));
     }
     all
+}
+
+/// Locks of other programs that were taken or have ended. The hash of its value names a lock.
+fn foreign_changes(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
+    let missing = |in_: &Snapshot, lock: &ForeignLock| {
+        !in_.foreign.iter().any(|other| (&other.key, other.value_hash) == (&lock.key, lock.value_hash))
+    };
+    let ended = before.foreign.iter().filter(|lock| missing(after, lock)).map(|lock| {
+        let say = format!("{} does not hold it any more", foreign::name(lock));
+        Change::new(&after.resource, "foreign_ended", None, say)
+    });
+    let held = after.foreign.iter().filter(|lock| missing(before, lock)).map(|lock| {
+        let say = format!("held by {}; it {}", foreign::name(lock), foreign::expiry(lock));
+        Change::new(&after.resource, "foreign_held", None, say)
+    });
+    ended.chain(held).collect()
 }
 
 /// The flags of a holder that were not set at the last look: the kind of change, and its text.
@@ -253,5 +317,36 @@ mod tests {
         assert_eq!(step(vec![snapshot(vec![held(2)])]), ["ended", "held", "line", "resumed"]);
         assert_eq!(step(vec![]), ["ended"]);
         assert_eq!(step(vec![]), [""; 0]);
+    }
+
+    #[test]
+    fn foreign_locks_and_unreadable_resources_are_reported_once() {
+        let mut known = BTreeMap::new();
+        let mut step = |now: Vec<Snapshot>| {
+            let changes = changes(&known, &now);
+            known = now.into_iter().map(|snapshot| (snapshot.resource.clone(), snapshot)).collect();
+            changes.into_iter().map(|change| (change.event, change.token)).collect::<Vec<_>>()
+        };
+        let lock = |value: &[u8]| ForeignLock::new("key", "string", leasehold::ValueHash::of(value));
+        let with = |lock: ForeignLock| {
+            let mut held = snapshot(vec![]);
+            held.foreign.push(lock);
+            held
+        };
+        assert_eq!(step(vec![with(lock(b"a"))]), [("foreign_held", None)]);
+        assert_eq!(step(vec![with(lock(b"a"))]), []);
+        assert_eq!(step(vec![with(lock(b"b"))]), [("foreign_ended", None), ("foreign_held", None)]);
+        let bad = Snapshot::unreadable("report/42".parse().unwrap(), "corrupt");
+        assert_eq!(step(vec![bad.clone()]), [("unreadable", None)]);
+        assert_eq!(step(vec![bad]), []);
+        assert_eq!(step(vec![snapshot(vec![])]), [("readable", None)]);
+    }
+
+    #[test]
+    fn a_frame_says_since_when_it_is_stale() {
+        let screen = Screen { colour: false, can_redraw: true, size: None };
+        let stale = Stale { since: WallTime::from_micros(0), problem: "no reply".to_owned() };
+        let lines = frame(screen, &[], Some(&stale), &ProcessTable::of_this_host());
+        assert_eq!(lines[0], "STALE: store not answering since 1970-01-01T00:00:00Z. no reply");
     }
 }

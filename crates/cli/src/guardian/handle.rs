@@ -20,6 +20,7 @@ use super::{
     COMMAND,
     protocol::{ConnectionBroken, GuardianEvent, GuardianRequest, Packet as _, StartMessage},
 };
+use crate::settings;
 
 /// A guardian process that was started before the lease is held, and waits for its [`StartMessage`] (ADR
 /// 0042). If this is dropped, the guardian ends.
@@ -41,7 +42,11 @@ impl WaitingGuardian {
         ours.set_nonblocking(true)?;
         // Not the path of the program: an upgrade may have replaced the file there, and both sides must speak
         // the same version of the protocol.
-        let process = Command::new("/proc/self/exe")
+        let mut process = Command::new("/proc/self/exe");
+        for variable in settings::NOT_INHERITED {
+            process.env_remove(variable);
+        }
+        let process = process
             .arg0("guardian")
             .arg(COMMAND)
             .args(command)

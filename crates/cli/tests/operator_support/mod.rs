@@ -45,12 +45,21 @@ impl CallOutput {
 }
 
 impl TestStore {
+    /// An empty store. Its file exists: commands that look create none.
     pub(crate) fn new() -> TestStore {
-        TestStore(tempfile::tempdir().unwrap())
+        let store = TestStore(tempfile::tempdir().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { leasehold::connect(&store.url()).await.unwrap() });
+        store
     }
 
     pub(crate) fn url(&self) -> String {
         format!("sqlite:{}/leases.db", self.0.path().display())
+    }
+
+    /// The directory of the store.
+    pub(crate) fn path(&self) -> &std::path::Path {
+        self.0.path()
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {

@@ -14,6 +14,7 @@ use std::{
 
 mod default_signals;
 pub mod pty;
+pub mod serving;
 
 use leasehold::{Client, Eviction, OperatorCommand, Snapshot};
 use rustix::process::{Pid, Signal, kill_process};

@@ -117,7 +117,7 @@ fn list(output: Output, screen: Screen) -> Result<ExitCode, Failure> {
     if output.json {
         let cases: Vec<_> =
             CASES.iter().map(|case| report::AdviceView::of(Some(case), &case.answers)).collect();
-        return screen.print_json(&cases).map(|_| ExitCode::SUCCESS);
+        return screen.print_json(&serde_json::json!({ "cases": cases })).map(|_| ExitCode::SUCCESS);
     }
     let mut table = Table::new(["=CASE", "WHAT IT IS", "WHAT TO DO"]);
     for (case, row) in CASES.iter().map(row) {

@@ -12,9 +12,7 @@ use clap::Args;
 use leasehold::advice;
 use serde::Serialize;
 
-use crate::{
-    args, commands::run::timing::TTL_MIN, exit::Failure, output::Output, screen::Screen, table::Style,
-};
+use crate::{args, claim::TTL_MIN, exit::Failure, output::Output, screen::Screen, table::Style};
 
 /// With fewer samples, the 99.9th percentile is not reliable.
 const SAMPLES_MIN: usize = 1000;

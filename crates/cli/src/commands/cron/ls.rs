@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     args::Global,
-    commands::Context,
+    commands::{Access, Context},
     exit::Failure,
     output::Output,
     screen::Screen,
@@ -25,13 +25,15 @@ pub(super) struct Ls {
     /// Only these jobs
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
-    /// The namespace of the jobs
-    #[arg(long)]
-    namespace: Option<String>,
     /// For monitoring: exit with 1 if a job is late, its last tick did not succeed, or there is no record of
     /// it
     #[arg(long)]
     check: bool,
+}
+
+#[derive(Serialize)]
+struct JobList<'a> {
+    jobs: Vec<JobView<'a>>,
 }
 
 #[derive(Serialize)]
@@ -74,15 +76,16 @@ impl<'a> JobView<'a> {
 impl Ls {
     pub(super) async fn run(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let context = Context::new(global, output)?;
-        let client = Client::new(context.store.open().await?);
-        let client = self.namespace.as_ref().map_or(client.clone(), |namespace| client.namespace(namespace));
+        let client = Client::new(context.open(Access::Read).await?);
+        let client =
+            global.namespace.as_ref().map_or(client.clone(), |namespace| client.namespace(namespace));
         let mut found = reports(&client).await?;
         if !self.jobs.is_empty() {
             found.retain(|report| self.jobs.contains(&report.job));
         }
         let screen = Screen::now();
         if output.json {
-            screen.print_json(&found.iter().map(JobView::of).collect::<Vec<_>>())?;
+            screen.print_json(&JobList { jobs: found.iter().map(JobView::of).collect() })?;
         } else if !found.is_empty() {
             screen.print_lines(&screen.lines(&table(&found)))?;
         }

@@ -1,7 +1,9 @@
 //! `leasehold cron SCHEDULE JOB -- COMMAND…`, `leasehold cron ls`, `leasehold cron next SCHEDULE`
 
+mod defaults;
 mod ls;
 mod next;
+mod on_failure;
 mod tick;
 
 use std::{ffi::OsString, process::ExitCode, time::Duration};
@@ -15,6 +17,7 @@ use super::Context;
 use crate::{
     args::{Global, duration},
     exit::{self, Failure},
+    outage::WaitLimit,
     output::Output,
     signals::Signals,
 };
@@ -40,17 +43,17 @@ pub(crate) struct Cron {
     schedule: Option<String>,
     /// The name of the job, the same on all machines: [NAMESPACE:]NAME
     #[arg(required = true)]
-    job: Option<String>,
+    pub(crate) job: Option<String>,
     /// The command and its arguments, passed on unchanged
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
-    /// The time zone of the schedule, such as Europe/Berlin
-    #[arg(long, default_value = "UTC", global = true)]
-    zone: String,
+    /// The time zone of the schedule, such as Europe/Berlin [default: UTC]
+    #[arg(long, global = true)]
+    zone: Option<String>,
     /// What to do about ticks that were missed because all machines were down: skip them, run the latest, or
-    /// run the last N
-    #[arg(long, value_name = "skip|latest|N", default_value = "skip", value_parser = missed)]
-    missed: Missed,
+    /// run the last N [default: skip]
+    #[arg(long, value_name = "skip|latest|N", value_parser = missed)]
+    missed: Option<Missed>,
     /// Wait this long for the previous run to end, then skip the tick [default: do not wait]
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
@@ -63,6 +66,10 @@ pub(crate) struct Cron {
     /// Stop the command after this long
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_hold: Option<Duration>,
+    /// When a run fails or loses its lease, run this in a shell (/bin/sh). It finds what happened in `LEASEHOLD_JOB`,
+    /// `LEASEHOLD_TICK`, `LEASEHOLD_OUTCOME`, `LEASEHOLD_WHY`, `LEASEHOLD_EXIT_CODE`, `LEASEHOLD_TOOK_SECONDS`
+    #[arg(long, value_name = "COMMAND")]
+    on_failure: Option<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -91,7 +98,7 @@ impl Cron {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         match &self.inspect {
             Some(CronCommand::Ls(ls)) => ls.run(global, output).await,
-            Some(CronCommand::Next(next)) => next.run(&self.zone, output),
+            Some(CronCommand::Next(next)) => next.run(self.zone(), output),
             None => self.run_schedule(global, output).await,
         }
     }
@@ -101,7 +108,7 @@ impl Cron {
         let (Some(schedule), Some(job)) = (&self.schedule, &self.job) else {
             return Err(Failure::usage("SCHEDULE and JOB are missing").hint("see leasehold cron --help"));
         };
-        let schedule = Schedule::parse(schedule)?.in_zone(&self.zone)?;
+        let schedule = Schedule::parse(schedule)?.in_zone(self.zone())?;
         let (namespace, name) =
             job.split_once(':').map_or((None, job.as_str()), |(space, name)| (Some(space), name));
         // A wrong name is reported before the store is asked for, which may take long.
@@ -109,13 +116,12 @@ impl Cron {
         namespace.map_or(Ok(resource.clone()), |namespace| resource.in_namespace(namespace))?;
         let context = Context::new(global, output)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        let backend = tokio::select! {
-            backend = context.store.open_when_reachable(job, output) => backend?,
-            signal = signals.next() => return Ok(ExitCode::from(exit::by_signal(signal.as_raw()))),
-        };
+        signals.end_at_once(true); // opening a file can block this thread
+        let backend = context.store.open_when_reachable(job, output, &WaitLimit::from_now(None)).await?;
+        signals.end_at_once(false);
         let client = Client::builder(backend).label(name).build();
         let client = namespace.map_or(client.clone(), |namespace| client.namespace(namespace));
-        let cron = Job::new(&client, name, schedule).missed(self.missed);
+        let cron = Job::new(&client, name, schedule).missed(self.missed.unwrap_or(Missed::Skip));
         if output.shows_progress() {
             output.note(&format!("{job}: {}, {}", cron.schedule(), next::due(cron.schedule(), &client)));
         }
@@ -149,10 +155,13 @@ impl Cron {
             match claimed {
                 Ok(None) => {}
                 Ok(Some(claimed)) => {
-                    let (outcome, signal) = work.run(at, signals).await?;
-                    claimed.finish(outcome).await;
+                    let ended = work.run(at, signals).await?;
+                    claimed.finish(ended.outcome.clone()).await;
                     work.context.write_metrics();
-                    if let Some(signal) = signal {
+                    if let Some(signal) = ended.signal {
+                        return Ok(signal);
+                    }
+                    if let Some(signal) = work.report_failure(at, &ended, signals).await {
                         return Ok(signal);
                     }
                 }

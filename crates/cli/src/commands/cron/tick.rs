@@ -1,8 +1,13 @@
 //! Runs the command of one tick, as a child `leasehold run`.
 
-use std::process::Stdio;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
-use leasehold::ErrorKind;
+use leasehold::{Clock as _, ErrorKind, SystemClock};
 use leasehold_patterns::schedule::{TickOutcome, TickTime};
 use rustix::process::Signal;
 
@@ -11,6 +16,7 @@ use crate::{
     args::Global,
     child_run::{ChildOutcome, ChildRun},
     exit::Failure,
+    metrics_file,
     signals::Signals,
 };
 
@@ -22,14 +28,27 @@ pub(super) struct TickRunner<'a> {
     pub(super) job: &'a str,
 }
 
+/// How the run of a tick ended.
+pub(super) struct TickEnd {
+    pub(super) outcome: TickOutcome,
+    /// The exit code of the command, or of `leasehold run` if that failed itself.
+    pub(super) code: Option<u8>,
+    pub(super) took: Duration,
+    /// The signal that ends us, if one came.
+    pub(super) signal: Option<Signal>,
+}
+
 impl TickRunner<'_> {
-    /// Runs the command and waits for it. A signal that ends us is forwarded to the command, and returned.
-    pub(super) async fn run(
-        &self,
-        at: TickTime,
-        signals: &mut Signals,
-    ) -> Result<(TickOutcome, Option<Signal>), Failure> {
-        let (ended, signal) = self.child_run(at)?.run_to_end(signals).await?;
+    /// Runs the command and waits for it. A signal that ends us is forwarded to the command.
+    pub(super) async fn run(&self, at: TickTime, signals: &mut Signals) -> Result<TickEnd, Failure> {
+        let metrics = self.global.metrics_file.as_deref().map(metrics_of_run);
+        let began = SystemClock.now();
+        let (ended, signal) = self.child_run(at, metrics.as_deref())?.run_to_end(signals).await?;
+        let took = began.until(SystemClock.now());
+        if let Some(file) = metrics {
+            add_metrics(&file);
+        }
+        let code = ended.code();
         let outcome = match ended {
             ChildOutcome::Command(0) => TickOutcome::Succeeded,
             ChildOutcome::Command(code) => TickOutcome::Failed(format!("exit code {code}")),
@@ -38,13 +57,13 @@ impl TickRunner<'_> {
             ended if ended.failed_with(ErrorKind::Lost) => TickOutcome::Lost,
             ChildOutcome::Leasehold { message, .. } => TickOutcome::Failed(message),
         };
-        Ok((outcome, signal))
+        Ok(TickEnd { outcome, code, took, signal })
     }
 
     /// The child: `leasehold run` on the resource `cron/JOB`, which keeps two runs of the job apart. The tick
     /// itself is claimed by the caller, and its claim stays closed for longer (ADR 0029).
-    fn child_run(&self, at: TickTime) -> Result<ChildRun, Failure> {
-        let mut child_run = ChildRun::new(self.global)?;
+    fn child_run(&self, at: TickTime, metrics: Option<&Path>) -> Result<ChildRun, Failure> {
+        let mut child_run = ChildRun::new(self.global, metrics)?;
         let command = &mut child_run.command;
         command.env("LEASEHOLD_TICK", at.to_string()).stdin(Stdio::null()).args(["--label", self.job]);
         let flags = [
@@ -65,5 +84,20 @@ impl TickRunner<'_> {
         };
         command.arg(resource).arg("--").args(&self.options.command);
         Ok(child_run)
+    }
+}
+
+/// The metrics file of the child. It is next to ours, and its name does not end in `.prom`: a node exporter does not read it.
+fn metrics_of_run(ours: &Path) -> PathBuf {
+    let mut path = ours.to_owned().into_os_string();
+    path.push(format!(".run-{}", std::process::id()));
+    path.into()
+}
+
+/// Adds the counters of the child to ours: there is one metrics file.
+fn add_metrics(of_child: &Path) {
+    if let Ok(text) = fs::read_to_string(of_child) {
+        metrics_file::add_counters(&text);
+        let _ = fs::remove_file(of_child); // the next child replaces it
     }
 }

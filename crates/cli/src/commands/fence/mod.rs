@@ -117,6 +117,18 @@ struct RebaseArgs {
 }
 
 impl Fence {
+    /// The URL of the database, unless it was given by the variable.
+    pub(crate) fn database(&self) -> Option<&str> {
+        let database = match &self.command {
+            FenceCommand::Install { database, .. }
+            | FenceCommand::Status { database, .. }
+            | FenceCommand::Remove { database, .. }
+            | FenceCommand::Rebase(RebaseArgs { database, .. }) => &database.database,
+            FenceCommand::Schema(_) => return None,
+        };
+        Some(database.as_str())
+    }
+
     pub(crate) async fn run(&self, output: Output) -> Result<ExitCode, Failure> {
         match &self.command {
             FenceCommand::Install { database, table, resource, grant } => {

@@ -1,47 +1,55 @@
 //! `leasehold run RESOURCE [--] COMMAND…`: a command under a lease.
 //!
-//! 1. Read the configuration, compute the times ([`timing`]), start the guardian, open the store.
-//! 2. Claim the resource ([`claim`]), or enter the lease of an outer run ([`nested`]). Meanwhile print who
-//!    holds it ([`wait_notes`]).
+//! 1. Read the configuration, compute the times ([`timing`]), start the guardian, open the store. If the store cannot be reached,
+//!    wait for it as long as for the lease.
+//! 2. Claim the resource, or enter the lease of an outer run. Meanwhile print who holds it ([`claim`]).
 //! 3. Have the guardian start the command, and supervise both ([`supervise`], ADR 0013).
 //! 4. When the command has ended, release the lease and pass the exit code on.
 
-mod claim;
-mod nested;
+mod defaults;
+mod flock;
 mod ready_file;
 mod supervise;
-pub(crate) mod timing;
-mod wait_notes;
+mod timing;
 
 use std::{
     ffi::{OsStr, OsString},
+    fs,
+    future::Future,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
-use leasehold::{Client, Released, Resource};
+use leasehold::{Backend, Client, HeldBy, Released, Resource};
 use rustix::process::Signal;
 
 use self::{
-    claim::{ClaimContext, ClaimOutcome},
+    ready_file::ReadyFile,
     supervise::{RunOutcome, Supervisor},
-    timing::{Permits, RunTimes},
+    timing::RunTimes,
 };
 use super::Context;
 use crate::{
     args::{Global, duration},
     child_run::ParentProcess,
-    exit::{self, Exit, Failure},
+    claim::{
+        self, ClaimContext, ClaimOptions, ClaimOutcome, ClaimRequest, INTERRUPTED_MAX, WITHDRAW_MAX,
+        nested::InsideOuterRun, withdraw,
+    },
+    exit::{Exit, Failure},
     guardian::WaitingGuardian,
+    held_leases::HeldLeases,
+    metrics_file, names,
+    outage::WaitLimit,
     output::Output,
-    run_lease::RunLease,
-    signals::{self, Signals},
-    terminal::Terminal,
+    signals::{self, Signals, code_of, ended_by},
+    text,
 };
 
-/// Run a command while holding a resource
+/// Run a command while holding a resource, or several
 ///
 /// The exit code is that of the command, or 128+n if signal n killed it. The command runs in a process group
 /// of its own. If the lease is lost, the command and everything that it started get TERM, then KILL, before
@@ -50,51 +58,33 @@ use crate::{
 /// `LEASEHOLD_STORE`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"
+    override_usage = "leasehold run [OPTIONS] RESOURCE [--] COMMAND...\n       leasehold run [OPTIONS] RESOURCE -c STRING\n       leasehold run [OPTIONS] -r RESOURCE -r RESOURCE... -- COMMAND...",
+    after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -r account/1 -r account/2 -- ./transfer\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"
 )]
 pub(crate) struct Run {
-    /// The resource: [NAMESPACE:]KIND/ID, such as report/42
-    resource: Resource,
+    /// The resource: [NAMESPACE:]KIND/ID such as report/42, a plain name such as backup, or a path
+    #[arg(required_unless_present_any = ["resources", "unlock"])]
+    resource: Option<OsString>,
 
     /// The command and its arguments, passed on unchanged
-    #[arg(trailing_var_arg = true, value_name = "COMMAND", required_unless_present = "shell")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", required_unless_present_any = ["shell", "resources", "unlock"])]
     command: Vec<OsString>,
+
+    /// Hold this resource; give it several times to hold several: all or none, taken in the order of their keys. Then there is no
+    /// other RESOURCE before the command
+    #[arg(short = 'r', long = "resource", value_name = "RESOURCE", value_parser = names::resource)]
+    resources: Vec<Resource>,
+
+    /// What to hold and what to run: computed from the options above
+    #[arg(skip)]
+    targets: Targets,
 
     /// Run this command line in a shell ($SHELL, else /bin/sh)
     #[arg(short = 'c', long = "command", value_name = "STRING", conflicts_with = "command")]
     shell: Option<OsString>,
 
-    /// Do not wait if the resource is held: exit with 75
-    #[arg(short, long, visible_alias = "nb", alias = "nonblocking")]
-    nonblock: bool,
-
-    /// Wait at most this long (seconds, or a duration such as 2m) [default: no limit]
-    #[arg(short, long, visible_alias = "timeout", value_parser = duration, conflicts_with = "nonblock")]
-    wait: Option<Duration>,
-
-    /// The exit code if the resource is held by others [default: 75]
-    #[arg(short = 'E', long, value_name = "CODE")]
-    conflict_exit_code: Option<u8>,
-
-    /// Hold the resource together with other runs that use --shared, and not with runs without it
-    #[arg(short, long, conflicts_with_all = ["permits", "exclusive"])]
-    shared: bool,
-
-    /// Hold the resource alone; this is the default, and the option exists for users of flock
-    #[arg(short = 'x', long, short_alias = 'e', conflicts_with = "permits")]
-    exclusive: bool,
-
-    /// Hold K of N permits: all holders together have at most N. All runs must name the same N
-    #[arg(long, value_name = "K/N")]
-    permits: Option<Permits>,
-
-    /// Grant in strict order of arrival
-    #[arg(long)]
-    fair: bool,
-
-    /// How long the lease lasts without a renewal; renewals are automatic. 1s to 24h [default: 30s]
-    #[arg(long, value_parser = duration)]
-    ttl: Option<Duration>,
+    #[command(flatten)]
+    claim: ClaimOptions,
 
     /// The time from TERM to KILL when the lease is lost [default: a sixth of the ttl]
     #[arg(long, value_parser = duration)]
@@ -116,23 +106,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at_least")]
     once_per: Option<Duration>,
 
-    /// Refuse a store whose guarantees are too weak for work where two holders at once would do harm
-    #[arg(long)]
-    correctness: bool,
-
-    /// With --correctness: the command checks the fencing token where its effect happens, so accept any store
-    #[arg(long)]
-    fenced: bool,
-
-    /// A label for the holder, shown by ls, show and why [default: the name of the command]
-    #[arg(long, value_name = "TEXT")]
-    label: Option<String>,
-
-    /// A note about the holder that others can read, such as an address or a version
-    #[arg(long, value_name = "TEXT")]
-    note: Option<String>,
-
-    /// Create this file while the command runs and the lease is held, for a readiness probe
+    /// Create this file while the command runs and the lease is held, for a readiness probe. A file of someone else is never
+    /// replaced
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
 
@@ -145,13 +120,35 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SIGNAL", value_parser = signals::parse)]
     on_ask: Option<Signal>,
 
-    /// Accepted for users of flock, without effect: there is no file descriptor to close
-    #[arg(short = 'o', long, hide = true)]
-    close: bool,
+    #[command(flatten)]
+    flock: flock::Flock,
+}
+
+/// What a run holds and runs.
+#[derive(Debug, Default)]
+struct Targets {
+    /// In the order of their keys, each once.
+    resources: Vec<Resource>,
+    /// The program and its arguments.
+    argv: Vec<OsString>,
+}
+
+impl Targets {
+    /// Puts the resources into the order of their keys. Called when their names are complete. Fails if one is named twice.
+    fn order(&mut self) -> Result<(), Failure> {
+        self.resources.sort();
+        match self.resources.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(twice) => {
+                Err(Failure::usage(format!("{}: the resource is named twice: name it once", twice[0])))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 impl Run {
-    pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(mut self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+        self.targets.order()?;
         let Some(parent) = self.with_parent else { return self.run_under_lease(global, output).await };
         if !parent.bind_lifetime() {
             return Ok(code_of(Signal::TERM.as_raw())); // the parent has ended, so nobody needs the result
@@ -164,48 +161,111 @@ impl Run {
     async fn run_under_lease(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         // First, so that it gets ready while the store is opened (ADR 0042). If it cannot be started, the second
         // attempt below says why.
-        let mut guardian = WaitingGuardian::spawn(&self.argv()).ok();
+        let mut guardian = WaitingGuardian::spawn(&self.targets.argv).ok();
+        let limit = WaitLimit::from_now(self.claim.wait_at_most());
+        // `elect` starts one process after another, and their metrics are those of the election.
+        let earlier = self.with_parent.and(global.metrics_file.as_ref()).map(fs::read_to_string);
         let context = Context::new(global, output)?;
+        if let Some(Ok(earlier)) = earlier {
+            metrics_file::add_counters(&earlier);
+        }
         let times = RunTimes::of(&self, &context.config.run)?;
+        ReadyFile::check(self.ready_file.as_deref())?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        let backend = context.store.open().await?;
-        timing::check_note(self.note.as_deref(), backend.info())?;
+        let backend = match self.open(&context, &limit, &mut signals, &mut guardian).await? {
+            Ok(backend) => backend,
+            Err(signal) => return Ok(ended_by(signal)),
+        };
         let client = Client::builder(backend.clone()).label(&self.label()).build();
-        let claim_context =
-            ClaimContext { run: &self, times: &times, context: &context, backend: &backend, client: &client };
         let claimed = {
+            let request = &self.request(&times);
+            let (context, backend, client, limit) = (&context, &backend, &client, &limit);
+            let claim = ClaimContext { request, context, backend, client, limit };
             // Dropped at the end of this block: a claim that was interrupted must have left when `withdraw` waits.
-            let mut claim = std::pin::pin!(claim::claim(&claim_context));
-            loop {
-                tokio::select! {
-                    biased;
-                    claimed = &mut claim => break claimed,
-                    signal = signals.next() => break Ok(ClaimOutcome::Interrupted(signal)),
-                    // A process that waits for long should cost little, so it does without a guardian meanwhile.
-                    () = tokio::time::sleep(GUARDIAN_WAITS_MAX), if guardian.is_some() => guardian = None,
-                }
-            }
+            unless_interrupted(claim.claim(), &mut signals, &mut guardian).await
         };
         context.write_metrics();
-        let mut lease = match claimed {
-            Ok(ClaimOutcome::Held(lease)) => lease,
-            other => {
-                withdraw(&client).await;
-                return match other? {
-                    ClaimOutcome::Interrupted(signal) => Ok(ended_by(signal)),
-                    ClaimOutcome::AlreadyDone | ClaimOutcome::Held(_) => Ok(ExitCode::SUCCESS),
-                };
+        let mut leases = match claimed {
+            Ok(Ok(ClaimOutcome::Held(leases))) => leases,
+            Ok(Ok(ClaimOutcome::AlreadyDone(done))) => {
+                withdraw(&client, WITHDRAW_MAX).await;
+                return Ok(self.skipped(&done, output));
+            }
+            Ok(Err(failure)) => {
+                withdraw(&client, WITHDRAW_MAX).await;
+                return Err(failure);
+            }
+            Err(signal) => {
+                withdraw(&client, INTERRUPTED_MAX).await;
+                return Ok(ended_by(signal));
             }
         };
         signals.subscribe_forwarded().map_err(Failure::host)?;
-        let guardian =
-            guardian.map_or_else(|| WaitingGuardian::spawn(&self.argv()), Ok).map_err(Failure::host)?;
+        let guardian = guardian.map_or_else(|| WaitingGuardian::spawn(&self.targets.argv), Ok);
         let supervisor = Supervisor { run: &self, times: &times, context: &context };
-        let (outcome, guardian) = supervisor.supervise(&mut *lease, guardian, &mut signals).await?;
-        let released = self.release(&outcome, lease).await;
+        let (outcome, guardian) =
+            supervisor.supervise(&mut leases, guardian.map_err(Failure::host)?, &mut signals).await?;
+        let released = self.release(&outcome, leases, &mut signals).await;
         drop(guardian); // it has ended meanwhile
         context.write_metrics();
         self.conclude(&context, outcome, released)
+    }
+
+    fn request(&self, times: &RunTimes) -> ClaimRequest<'_> {
+        ClaimRequest {
+            options: &self.claim,
+            resources: self.resources(),
+            ttl: times.ttl,
+            renew: !self.no_renew,
+            max_hold: self.max_hold,
+            at_least: self.at_least,
+            once_per: self.once_per,
+            process_id: std::process::id(),
+            inside_outer_run: InsideOuterRun::Enter,
+        }
+    }
+
+    /// Opens the store. Until then nothing is held, so a signal ends the process at once, even while the thread is blocked: opening
+    /// a file may take long, or for ever.
+    async fn open(
+        &self,
+        context: &Context,
+        limit: &WaitLimit,
+        signals: &mut Signals,
+        guardian: &mut Option<WaitingGuardian>,
+    ) -> Result<Result<Arc<dyn Backend>, Signal>, Failure> {
+        let names = self.names();
+        signals.end_at_once(true);
+        let opening = context.store.open_when_reachable(&names, context.output, limit);
+        let opened = unless_interrupted(opening, signals, guardian).await;
+        signals.end_at_once(false);
+        let backend = match opened {
+            Ok(backend) => backend?,
+            Err(signal) => return Ok(Err(signal)),
+        };
+        claim::check_note(self.claim.note.as_deref(), backend.info())?;
+        Ok(Ok(backend))
+    }
+
+    /// Reports that another run has done the work (`--once-per`).
+    fn skipped(&self, done: &HeldBy, output: Output) -> ExitCode {
+        let (ago, once_per) = (done.held_for, self.once_per.unwrap_or_default());
+        let (human_ago, human_once_per) = (claim::human(ago), humantime::format_duration(once_per));
+        let text = format!(
+            "{}: Skipped: last succeeded {human_ago} ago (--once-per {human_once_per}).",
+            self.first()
+        );
+        let millis = crate::view::millis;
+        output.outcome(&text, || {
+            serde_json::json!({ "skipped": {
+                "resource": self.first().to_string(),
+                "last_succeeded_ago_ms": millis(ago),
+                "once_per_ms": millis(once_per),
+                "next_in_ms": millis(done.remaining),
+                "by": done.holder.to_string(),
+            } })
+        });
+        ExitCode::SUCCESS
     }
 
     /// Releases the lease. With `--once-per`, and if the command succeeded, the resource stays closed for
@@ -213,12 +273,25 @@ impl Run {
     async fn release(
         &self,
         outcome: &RunOutcome,
-        lease: Box<dyn RunLease>,
+        leases: HeldLeases,
+        signals: &mut Signals,
     ) -> Result<Released, leasehold::Error> {
         let done = matches!(outcome, RunOutcome::Exited(0));
-        let released = lease.release(self.once_per.filter(|_| done));
+        let released = leases.release(self.once_per.filter(|_| done));
         if !matches!(outcome, RunOutcome::Lost) {
-            return released.await;
+            // The command has ended, so a signal is for us: a store that does not reply must not hold us up.
+            let interrupted = async {
+                signals.next().await;
+                tokio::time::sleep(INTERRUPTED_MAX).await;
+            };
+            return tokio::select! {
+                biased;
+                released = released => released,
+                () = interrupted => Err(leasehold::Error::new(
+                    leasehold::ErrorKind::Unavailable,
+                    format!("{}: the store did not reply to the release before a signal came", self.names()),
+                )),
+            };
         }
         // The lease runs out soon anyway, and the store may be the reason why it was lost.
         tokio::time::timeout(LOST_RELEASE_MAX, released).await.unwrap_or(Ok(Released::AlreadyGone))
@@ -230,7 +303,7 @@ impl Run {
         outcome: RunOutcome,
         released: Result<Released, leasehold::Error>,
     ) -> Result<ExitCode, Failure> {
-        let resource = &self.resource;
+        let resource = self.names();
         match (&outcome, released) {
             (RunOutcome::Lost | RunOutcome::Unguarded, _) => {}
             (_, Ok(Released::AlreadyGone)) => {
@@ -262,8 +335,12 @@ impl Run {
 
     fn not_started(&self, errno: i32) -> Failure {
         let error = std::io::Error::from_raw_os_error(errno);
-        let program =
-            self.argv().first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = self
+            .targets
+            .argv
+            .first()
+            .map(|program| program.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let program = if program.is_empty() { "\"\"".to_owned() } else { program };
         if error.kind() == std::io::ErrorKind::NotFound {
             return Failure::new(Exit::NotFound, "not_found", format!("{program}: there is no such command"))
@@ -273,50 +350,88 @@ impl Run {
             .hint("check that it is a program and that its execute permission is set")
     }
 
-    /// The program and its arguments.
-    fn argv(&self) -> Vec<OsString> {
-        match &self.shell {
-            None => self.command.clone(),
+    /// What to hold and what to run. With `-r`, the first word is not a resource but belongs to the command.
+    fn read_targets(&self) -> Result<Targets, Failure> {
+        self.flock.check()?;
+        let mut words = self.resource.iter().chain(&self.command).cloned().peekable();
+        let mut resources = self.resources.clone();
+        if resources.is_empty() {
+            let typed = words.next().unwrap_or_default();
+            let typed = typed.to_string_lossy();
+            let wrong = |why| {
+                let shown = text::cut(&typed, TYPED_MAX).into_owned();
+                Failure::usage(format!("invalid value '{shown}' for '<RESOURCE>': {why}")).hint("see --help")
+            };
+            resources.push(names::resource(&typed).map_err(wrong)?);
+        }
+        if resources.len() > 1 && self.once_per.is_some() {
+            return Err(Failure::usage("--once-per is for one resource, and several are named with -r")
+                .hint("use one resource that stands for the work"));
+        }
+        let argv = match &self.shell {
+            None => words.collect(),
+            Some(_) if words.peek().is_some() => {
+                return Err(
+                    Failure::usage("both -c and a command are given: use one of them").hint("see --help")
+                );
+            }
             Some(script) => {
                 let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
                 let shell = shell.unwrap_or_else(|| "/bin/sh".into());
                 vec![shell, "-c".into(), script.clone()]
             }
+        };
+        if argv.is_empty() {
+            return Err(Failure::usage("the command is missing: write it after --").hint("see --help"));
         }
+        Ok(Targets { resources, argv })
+    }
+
+    /// The resources, in the order of their keys.
+    fn resources(&self) -> &[Resource] {
+        &self.targets.resources
+    }
+
+    /// The first resource.
+    fn first(&self) -> &Resource {
+        &self.targets.resources[0] // `read_targets` finds at least one
+    }
+
+    /// The resources, for messages: `a/1, b/2`.
+    fn names(&self) -> String {
+        self.resources().iter().map(Resource::to_string).collect::<Vec<_>>().join(", ")
     }
 
     /// `--label`, else the name of the command. Never its arguments: they may contain secrets.
     fn label(&self) -> String {
-        let named =
-            || self.argv().first().and_then(|program| Path::new(program).file_name().map(OsStr::to_owned));
-        self.label.clone().unwrap_or_else(|| named().unwrap_or_default().to_string_lossy().into_owned())
+        let named = || {
+            self.targets.argv.first().and_then(|program| Path::new(program).file_name().map(OsStr::to_owned))
+        };
+        self.claim.label.clone().unwrap_or_else(|| named().unwrap_or_default().to_string_lossy().into_owned())
     }
 }
 
 /// How long a guardian process waits for the grant before it is given up. It is started again with the grant.
 const GUARDIAN_WAITS_MAX: Duration = Duration::from_millis(100);
-/// How long to wait for the store when the claim is withdrawn.
-const WITHDRAW_MAX: Duration = Duration::from_secs(2);
+/// The most columns of a typed value in an error.
+const TYPED_MAX: usize = 60;
 /// How long to wait for the store when the lease is released after it was lost.
 const LOST_RELEASE_MAX: Duration = Duration::from_secs(1);
 
-/// Withdraws the claim, so that it does not stay in the queue. A store that does not reply in time is not
-/// waited for.
-async fn withdraw(client: &Client) {
-    let _ = tokio::time::timeout(WITHDRAW_MAX, client.shutdown()).await;
-}
-
-/// The exit code 128+n. In the foreground of a terminal, INT kills this process as well: a shell ends the
-/// script or loop around us only if it sees that we died of INT.
-fn ended_by(signal: Signal) -> ExitCode {
-    let interactive =
-        Terminal::controlling().is_some_and(|terminal| terminal.is_foreground(rustix::process::getpgrp()));
-    if signal == Signal::INT && interactive {
-        let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
+/// Does `work`, which is dropped when a signal comes. A process that waits for long should cost little, so it does without a
+/// guardian meanwhile.
+async fn unless_interrupted<T>(
+    work: impl Future<Output = T>,
+    signals: &mut Signals,
+    guardian: &mut Option<WaitingGuardian>,
+) -> Result<T, Signal> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return Ok(done),
+            signal = signals.next() => return Err(signal),
+            () = tokio::time::sleep(GUARDIAN_WAITS_MAX), if guardian.is_some() => *guardian = None,
+        }
     }
-    code_of(signal.as_raw())
-}
-
-fn code_of(signal: i32) -> ExitCode {
-    ExitCode::from(exit::by_signal(signal))
 }

@@ -11,20 +11,21 @@
 //! | the lease is renewed | send the new deadline to the guardian |
 //! | an operator asks to finish | print it, and send the signal of `--on-ask` |
 
-use std::{ffi::OsString, time::Duration};
+use std::time::Duration;
 
-use leasehold::{Clock as _, EndReason, FinishRequest, Pass, Resource, SystemClock, Timestamp};
+use leasehold::{Clock as _, EndReason, FinishRequest, SystemClock, Timestamp};
 
-use super::{Run, claim::ShareMode, nested, ready_file::ReadyFile, timing::RunTimes};
+use super::{Run, ready_file::ReadyFile, timing::RunTimes};
 use crate::{
+    claim,
     commands::Context,
     exit::Failure,
     guardian::{
         self, EndingGuardian, Guardian, GuardianEvent, GuardianRequest, StartMessage, StopMode,
         WaitingGuardian,
     },
+    held_leases::HeldLeases,
     job_control::JobControl,
-    run_lease::RunLease,
     signals::Signals,
     terminal,
 };
@@ -72,20 +73,27 @@ impl Supervisor<'_> {
     /// has ended.
     pub(super) async fn supervise(
         &self,
-        lease: &mut dyn RunLease,
+        leases: &mut HeldLeases,
         guardian: WaitingGuardian,
         signals: &mut Signals,
     ) -> Result<(RunOutcome, Option<EndingGuardian>), Failure> {
-        let Some(deadline) = lease.deadline() else { return Ok((RunOutcome::Lost, None)) };
+        let Some(deadline) = leases.deadline() else { return Ok((RunOutcome::Lost, None)) };
         // The lease of an outer run may have another ttl.
-        let times = if lease.ttl() == self.times.ttl { *self.times } else { self.times.within(lease.ttl()) };
+        let ttl = leases.ttl();
+        let times = if ttl == self.times.ttl { *self.times } else { self.times.within(ttl) };
         let job = JobControl::new();
         let foreground = job.is_foreground_job() && terminal::is_exclusively_ours();
         let start = StartMessage { deadline, stop_before: times.stop_before, grace: times.grace, foreground };
-        let guardian = guardian.start_command(start, &self.environment(lease)).map_err(Failure::host)?;
+        let guardian = guardian
+            .start_command(start, &claim::variables(self.context, self.run.claim.share(), leases))
+            .map_err(Failure::host)?;
         let ready_file = ReadyFile::new(self.run.ready_file.clone());
         let mut command = RunningCommand { guardian, job, start, overdue_at: None, ready_file };
-        let outcome = self.watch(lease, signals, &mut command).await;
+        let outcome = self.watch(leases, signals, &mut command).await;
+        if outcome == RunOutcome::Lost {
+            // Before the release: the engine would take the loss for a release.
+            leases.report_losses(times.stop_before);
+        }
         command.job.end(matches!(outcome, RunOutcome::Exited(_) | RunOutcome::NotStarted(_)));
         if outcome == RunOutcome::Unguarded {
             guardian::kill_all_descendants();
@@ -95,23 +103,23 @@ impl Supervisor<'_> {
 
     async fn watch(
         &self,
-        lease: &mut dyn RunLease,
+        leases: &mut HeldLeases,
         signals: &mut Signals,
         command: &mut RunningCommand,
     ) -> RunOutcome {
-        let (mut ended, mut finish_requested) = (lease.ended(), lease.finish_requested());
+        let (mut ended, mut finish_requested) = (leases.ended(), leases.finish_requested());
         let mut was_requested = false;
         let mut metrics = tokio::time::interval(METRICS_EVERY);
         loop {
             tokio::select! {
                 biased;
                 event = command.guardian.next() => {
-                    if let Some(outcome) = self.handle(event, &*lease, command) {
+                    if let Some(outcome) = self.handle(event, leases, command) {
                         return outcome;
                     }
                 }
-                reason = &mut ended, if command.overdue_at.is_none() => {
-                    self.note(&format!("{reason}: stopping the command"));
+                (resource, reason) = &mut ended, if command.overdue_at.is_none() => {
+                    self.context.output.note(&format!("{resource}: {reason}: stopping the command"));
                     command.stop(reason);
                 }
                 () = sleep_until(command.overdue_at) => {
@@ -123,8 +131,8 @@ impl Supervisor<'_> {
                     command.job.forwarded(signal);
                     command.guardian.request(GuardianRequest::Signal(signal.as_raw()));
                 }
-                () = lease.deadline_changed() => {
-                    if let Some(deadline) = lease.deadline() {
+                () = leases.deadline_changed() => {
+                    if let Some(deadline) = leases.deadline() {
                         command.start.deadline = deadline;
                         command.guardian.request(GuardianRequest::Deadline(deadline));
                     }
@@ -142,7 +150,7 @@ impl Supervisor<'_> {
     fn handle(
         &self,
         event: Option<GuardianEvent>,
-        lease: &dyn RunLease,
+        leases: &HeldLeases,
         command: &mut RunningCommand,
     ) -> Option<RunOutcome> {
         // Once the lease is lost, the end of the command is not enough: wait until all that it started is
@@ -156,7 +164,7 @@ impl Supervisor<'_> {
             Some(GuardianEvent::AllDead) => return Some(RunOutcome::Lost),
             Some(GuardianEvent::Started(pid)) => {
                 command.job.started(pid);
-                if let Err(error) = command.ready_file.create(&self.run.resource, &lease.token()) {
+                if let Err(error) = command.ready_file.create(leases) {
                     self.note(&format!("cannot write the file of --ready-file: {error}"));
                 }
             }
@@ -164,7 +172,7 @@ impl Supervisor<'_> {
             Some(GuardianEvent::Stopping) if !is_lost => {
                 command.ready_file.remove();
                 command.overdue_at = Some(command.start.deadline.before(RESERVE));
-                self.note(&format!("{}: stopping the command", self.stop_reason(lease)));
+                self.note(&format!("{}: stopping the command", self.stop_reason(leases)));
             }
             Some(GuardianEvent::CannotKill(pid)) => {
                 self.note(&format!(
@@ -177,8 +185,8 @@ impl Supervisor<'_> {
     }
 
     /// Why the lease was not renewed before its deadline came near.
-    fn stop_reason(&self, lease: &dyn RunLease) -> String {
-        match lease.is_evicted() {
+    fn stop_reason(&self, leases: &HeldLeases) -> String {
+        match leases.evicted().is_some() {
             true => EndReason::Evicted.to_string(),
             false if self.run.no_renew => "the ttl is over (--no-renew)".to_owned(),
             false => EndReason::Expired.to_string(),
@@ -194,43 +202,9 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The variables for the command: what it holds and in which store, without the password of the store.
-    fn environment(&self, lease: &dyn RunLease) -> Vec<(&'static str, OsString)> {
-        let resource = &self.run.resource;
-        let share = ShareMode::of(self.run);
-        let outer_run = nested::OuterRun {
-            share,
-            owner: lease.owner(),
-            token: lease.token(),
-            ttl: lease.ttl(),
-            resource: resource.clone(),
-            store: self.context.store.shown().to_owned(),
-        };
-        let mut environment: Vec<(&'static str, OsString)> = vec![
-            ("LEASEHOLD_RESOURCE", resource.to_string().into()),
-            // Only exclusive holders come one after another. The tokens of holders that share a resource
-            // fence nothing.
-            ("LEASEHOLD_TOKEN", if share.is_exclusive() { lease.token() } else { String::new() }.into()),
-            ("LEASEHOLD_PASS", pass(resource, lease, share).unwrap_or_default().into()),
-            ("LEASEHOLD_OWNER", lease.owner().reveal().into()),
-            ("LEASEHOLD_STORE", self.context.store.shown().into()),
-            (nested::HELD, outer_run.appended().into()),
-        ];
-        if let Some(file) = self.context.store.password_file() {
-            environment.push(("LEASEHOLD_PASSWORD_FILE", file.into()));
-        }
-        environment
-    }
-
     fn note(&self, text: &str) {
-        self.context.output.note(&format!("{}: {text}", self.run.resource));
+        self.context.output.note(&format!("{}: {text}", self.run.names()));
     }
-}
-
-/// The pass that the command shows to a fence (ADR 0027). Only an exclusive holder has one.
-fn pass(resource: &Resource, lease: &dyn RunLease, share: ShareMode) -> Option<String> {
-    let token = lease.token().parse().ok().filter(|_| share.is_exclusive())?;
-    Some(Pass::new(resource.clone(), token).owned_by(lease.owner()).to_string())
 }
 
 /// A running command: its guardian, its job control, and its times.

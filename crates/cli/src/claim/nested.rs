@@ -15,15 +15,14 @@ use leasehold::{
 };
 use tokio::sync::watch;
 
-use super::{Run, claim::ShareMode, timing::Permits};
+use super::{ClaimContext, Permits, ShareMode};
 use crate::{
-    commands::Context,
     exit::Failure,
     run_lease::{BoxFuture, RunLease},
 };
 
 /// The variable with the leases of this run and of all outer runs: one line each, the innermost last.
-pub(super) const HELD: &str = "LEASEHOLD_HELD";
+pub(crate) const HELD: &str = "LEASEHOLD_HELD";
 
 /// How often the store is asked whether the lease is still held.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -33,29 +32,26 @@ const CHECK_TTL: Duration = Duration::from_millis(300);
 /// The timeout of one check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The lease of an outer run: one line of `LEASEHOLD_HELD`.
+/// A held lease: one line of `LEASEHOLD_HELD`, and of a lease file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OuterRun {
-    pub(super) share: ShareMode,
-    pub(super) owner: OwnerToken,
-    pub(super) token: String,
-    pub(super) ttl: Duration,
-    pub(super) resource: Resource,
-    pub(super) store: String,
+pub(crate) struct HeldLine {
+    pub(crate) share: ShareMode,
+    pub(crate) owner: OwnerToken,
+    pub(crate) token: String,
+    pub(crate) ttl: Duration,
+    pub(crate) resource: Resource,
+    pub(crate) store: String,
 }
 
-impl OuterRun {
-    /// The value of `LEASEHOLD_HELD` for the command: the lines of all outer runs, then this one.
-    pub(super) fn appended(&self) -> String {
-        let mut lines = env::var(HELD).unwrap_or_default();
-        if !lines.is_empty() {
-            lines.push('\n');
-        }
-        lines + &self.write()
+impl HeldLine {
+    /// The value of `LEASEHOLD_HELD` for the command: the lines of all outer runs, then these.
+    pub(crate) fn appended(runs: impl Iterator<Item = HeldLine>) -> String {
+        let outer = env::var(HELD).ok().filter(|lines| !lines.is_empty());
+        outer.into_iter().chain(runs.map(|run| run.write())).collect::<Vec<_>>().join("\n")
     }
 
     /// `weight|capacity|owner|token|ttl in ms|key|store`. The store comes last: it may contain `|`.
-    fn write(&self) -> String {
+    pub(crate) fn write(&self) -> String {
         let (weight, capacity) = match self.share {
             ShareMode::Exclusive => (1, 1),
             ShareMode::Read => (1, u32::MAX),
@@ -66,7 +62,7 @@ impl OuterRun {
         format!("{weight}|{capacity}|{owner}|{token}|{ttl}|{}|{}", self.resource.key(), self.store)
     }
 
-    fn read(line: &str) -> Option<OuterRun> {
+    pub(crate) fn read(line: &str) -> Option<HeldLine> {
         let mut parts = line.splitn(7, '|');
         let (weight, capacity) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let share = match (weight, capacity) {
@@ -79,7 +75,7 @@ impl OuterRun {
         let token = parts.next()?.to_owned();
         let ttl = Duration::from_millis(parts.next()?.parse().ok()?);
         let resource = Resource::from_key(parts.next()?).ok()?;
-        Some(OuterRun { share, owner, token, ttl, resource, store: parts.next()?.to_owned() })
+        Some(HeldLine { share, owner, token, ttl, resource, store: parts.next()?.to_owned() })
     }
 
     /// Whether the lease is enough for a run with this share. An error if that run would wait for the outer
@@ -104,25 +100,49 @@ impl OuterRun {
     }
 }
 
-/// The lease of an outer run, if one holds this resource and still has its lease.
-pub(super) async fn enter(
-    run: &Run,
-    context: &Context,
-    backend: &Arc<dyn Backend>,
-) -> Result<Option<Box<dyn RunLease>>, Failure> {
+/// What a claim does if an outer run holds its resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InsideOuterRun {
+    /// It works under the lease of the outer run.
+    Enter,
+    /// It is refused if it would wait for the outer run, which waits for it: a lease of `acquire` is released by its owner, so it
+    /// must not be that of the outer run.
+    Refuse,
+}
+
+/// The leases of outer runs of this process, the innermost first.
+pub(crate) fn outer_runs() -> Vec<HeldLine> {
     let lines = env::var(HELD).unwrap_or_default();
-    let outer_runs = lines.lines().rev().filter_map(OuterRun::read);
-    let mut same =
-        outer_runs.filter(|outer| outer.resource == run.resource && outer.store == context.store.shown());
+    lines.lines().rev().filter_map(HeldLine::read).collect()
+}
+
+/// The lease of an outer run, if one holds this resource and still has its lease.
+pub(crate) async fn enter(
+    claim: &ClaimContext<'_>,
+    resource: &Resource,
+) -> Result<Option<Box<dyn RunLease>>, Failure> {
+    let ClaimContext { request, context, backend, .. } = *claim;
+    let mut same = outer_runs()
+        .into_iter()
+        .filter(|outer| outer.resource == *resource && outer.store == context.store.shown());
     let Some(outer) = same.next() else { return Ok(None) };
     let state = tokio::time::timeout(CHECK_TIMEOUT, check(&**backend, &outer)).await;
     // The lease has ended or the store did not reply: claim like any other run. If the store is down, the
     // claim says so.
     let Ok(Ok(state @ OuterLeaseState::HeldUntil(_))) = state else { return Ok(None) };
-    if !outer.covers(ShareMode::of(run))? {
-        return Ok(None);
+    let wanted = request.options.share();
+    match request.inside_outer_run {
+        InsideOuterRun::Refuse if outer.share.is_exclusive() || wanted.is_exclusive() => {
+            let message = format!(
+                "{resource}: this shell holds it already, by an outer leasehold run or acquire, so this claim would wait for ever"
+            );
+            Err(Failure::usage(message)
+                .hint("leave acquire out here: the lease lasts as long as the outer one"))
+        }
+        InsideOuterRun::Refuse => Ok(None),
+        InsideOuterRun::Enter if !outer.covers(wanted)? => Ok(None),
+        InsideOuterRun::Enter => Ok(Some(Box::new(InheritedLease::watch(outer, state, Arc::clone(backend))))),
     }
-    Ok(Some(Box::new(InheritedLease::watch(outer, state, Arc::clone(backend)))))
 }
 
 /// The state of the lease of an outer run.
@@ -133,7 +153,7 @@ enum OuterLeaseState {
 }
 
 /// Asks the store whether the lease of the outer run is still held.
-async fn check(backend: &dyn Backend, outer: &OuterRun) -> Result<OuterLeaseState, Error> {
+async fn check(backend: &dyn Backend, outer: &HeldLine) -> Result<OuterLeaseState, Error> {
     let claim = ClaimRef { resource: outer.resource.clone(), owner: outer.owner };
     let sent = SystemClock.now();
     let renewal = backend.renew(&[RenewRequest::new(claim, CHECK_TTL)]).await.pop().transpose()?;
@@ -154,13 +174,13 @@ async fn check(backend: &dyn Backend, outer: &OuterRun) -> Result<OuterLeaseStat
 
 /// The lease of an outer run, used by an inner run.
 struct InheritedLease {
-    outer: OuterRun,
+    outer: HeldLine,
     state: watch::Receiver<OuterLeaseState>,
 }
 
 impl InheritedLease {
     /// Starts a task that checks the lease again and again.
-    fn watch(outer: OuterRun, state: OuterLeaseState, backend: Arc<dyn Backend>) -> InheritedLease {
+    fn watch(outer: HeldLine, state: OuterLeaseState, backend: Arc<dyn Backend>) -> InheritedLease {
         let (sender, state) = watch::channel(state);
         let checked = outer.clone();
         tokio::spawn(async move {
@@ -233,8 +253,8 @@ impl RunLease for InheritedLease {
 mod tests {
     use super::*;
 
-    fn outer(share: ShareMode) -> OuterRun {
-        OuterRun {
+    fn outer(share: ShareMode) -> HeldLine {
+        HeldLine {
             share,
             owner: OwnerToken::from_bytes([7; 16]),
             token: "42".into(),
@@ -248,10 +268,10 @@ mod tests {
     fn a_line_is_read_as_it_was_written() {
         let permits = Permits { weight: 2, capacity: 5 };
         for share in [ShareMode::Exclusive, ShareMode::Read, ShareMode::Write, ShareMode::Permits(permits)] {
-            assert_eq!(OuterRun::read(&outer(share).write()), Some(outer(share)));
+            assert_eq!(HeldLine::read(&outer(share).write()), Some(outer(share)));
         }
-        assert_eq!(OuterRun::read(""), None);
-        assert_eq!(OuterRun::read("1|1|x|42|30|a/b|c"), None);
+        assert_eq!(HeldLine::read(""), None);
+        assert_eq!(HeldLine::read("1|1|x|42|30|a/b|c"), None);
     }
 
     #[test]
