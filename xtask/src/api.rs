@@ -22,7 +22,9 @@ use crate::root;
 
 /// The crates that are published, by folder.
 pub(crate) const PUBLISHED: &[&str] = &[
+    "crates/api",
     "crates/backends/etcd",
+    "crates/backends/http",
     "crates/backends/postgres",
     "crates/backends/redis",
     "crates/backends/sqlite",
@@ -32,6 +34,7 @@ pub(crate) const PUBLISHED: &[&str] = &[
     "crates/fence",
     "crates/leasehold",
     "crates/patterns",
+    "crates/server",
     "crates/support",
 ];
 

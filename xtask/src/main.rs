@@ -5,12 +5,15 @@ mod audit;
 mod bench;
 mod beside;
 mod build;
+mod disk;
 mod examples;
 mod links;
+mod openapi;
 mod output;
 mod packages;
 mod publishing;
 mod rebuild;
+mod schemathesis;
 mod soak;
 mod steps;
 mod test;
@@ -25,6 +28,7 @@ const USAGE: &str = "\
 cargo xtask build            the program with every backend, at target/release/leasehold; installs what that needs
 cargo xtask test [STEP…]     everything that must pass before a change is merged; or only the named steps
 cargo xtask api              write the public API of each crate to its api.txt, after a change on purpose
+cargo xtask openapi          write the OpenAPI document of the HTTP API to crates/api/openapi.json
 cargo xtask soak [MINUTES] [BACKEND…]
                              new random cases on the backends and in the simulator; 30 minutes by default
 cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` lists the parts), or a bench target by name
@@ -48,12 +52,13 @@ fn main() -> ExitCode {
         ("soak", None) => soak::run(&args),
         ("audit", None) => audit::run(&args),
         ("api", None) => api::write(),
+        ("openapi", None) => openapi::write(),
         ("" | "help" | "-h" | "--help", _)
-        | ("build" | "test" | "api" | "soak" | "audit", Some("-h" | "--help")) => {
+        | ("build" | "test" | "api" | "openapi" | "soak" | "audit", Some("-h" | "--help")) => {
             print!("{USAGE}");
             Ok(())
         }
-        ("build" | "test" | "api" | "soak" | "audit", Some(option)) => {
+        ("build" | "test" | "api" | "openapi" | "soak" | "audit", Some(option)) => {
             Err(format!("unknown option {option}\n\n{USAGE}"))
         }
         (other, _) => Err(format!("there is no command called {other:?}\n\n{USAGE}")),
@@ -82,5 +87,9 @@ fn target_dir() -> PathBuf {
 fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
+    // A machine that builds once gains nothing from incremental builds, and they take a quarter of the disk.
+    if env::var_os("CI").is_some() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }

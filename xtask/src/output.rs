@@ -56,8 +56,27 @@ pub(crate) fn last_line(text: &[u8]) -> String {
 /// How many lines of a failed step are shown: from the first error on, and from the end.
 const SHOWN: (usize, usize) = (100, 30);
 
+/// How many characters of a line are shown: from its beginning, and from its end. The command of a linker has thousands.
+const SHOWN_OF_LINE: (usize, usize) = (300, 200);
+
 /// The part of a long log that explains the failure.
 pub(crate) fn excerpt(text: &str) -> String {
+    let lines: Vec<String> = long_excerpt(text).lines().map(shortened_line).collect();
+    lines.join("\n")
+}
+
+fn shortened_line(line: &str) -> String {
+    let (start, end) = SHOWN_OF_LINE;
+    let count = line.chars().count();
+    if count <= start + end {
+        return line.to_owned();
+    }
+    let first: String = line.chars().take(start).collect();
+    let last: String = line.chars().skip(count - end).collect();
+    format!("{first} … {last}")
+}
+
+fn long_excerpt(text: &str) -> String {
     let outputs = outputs(text);
     if !outputs.is_empty() {
         return outputs.join("\n\n");
@@ -144,6 +163,17 @@ mod tests {
         assert!(shown.starts_with("test 48 ... ok\ntest 49 ... ok\nthread 'x' panicked"), "{shown}");
         assert!(shown.contains("\n…\n") && shown.ends_with("test 499 ... ok"), "{shown}");
         assert_eq!(excerpt("one\ntwo").trim(), "one\ntwo");
+    }
+
+    #[test]
+    fn a_long_line_does_not_hide_the_reason_behind_it() {
+        let text = format!(
+            "error: linking failed\n  note: cc {}end\n  note: No space left on device\n",
+            "x.rlib ".repeat(5000)
+        );
+        let shown = excerpt(&text);
+        assert!(shown.len() < 1000 && shown.contains("rlib end"), "{shown}");
+        assert!(shown.ends_with("No space left on device"), "{shown}");
     }
 
     #[test]

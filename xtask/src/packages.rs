@@ -23,6 +23,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("pgbouncer", "a connection pool in front of PostgreSQL, for the tests"),
     ("pgpool2", "another connection pool in front of PostgreSQL, for the tests"),
     ("postgresql", "the servers of the PostgreSQL tests"),
+    ("python3-venv", "the Python environment of schemathesis, which tests the HTTP API"),
     ("sqlite3", "the SQLite shell, with which the fence tests write past the fence"),
     ("ca-certificates", "the certificates that TLS trusts by default"),
     ("openssl", "makes the certificates of the TLS tests"),

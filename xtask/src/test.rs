@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
-use crate::{api, beside, build, cargo, examples, links, packages, publishing, steps::Steps};
+use crate::{
+    api, beside, build, cargo, disk, examples, links, packages, publishing, schemathesis, steps::Steps,
+};
 
 /// How many seeds the simulator runs. A failure names its seed, which repeats it.
 const SEEDS: &str = "300";
@@ -23,6 +25,7 @@ const STEPS: &[Step] = &[
     ("lints", lints),
     ("docs", docs),
     ("tests", tests),
+    ("schemathesis", schemathesis::run),
     ("examples", examples::run_all),
     ("simulator", simulator),
     ("planted", planted_bugs),
@@ -37,7 +40,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         return Err(format!("there is no step called {unknown:?}: there are {}", names.join(", ")));
     }
     let mut steps = Steps::new(verbose);
-    if !steps.check("packages", packages::install) {
+    if !steps.check("packages", packages::install) || !steps.check("disk", disk::check) {
         return steps.summary();
     }
     for (name, step) in STEPS {

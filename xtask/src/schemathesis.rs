@@ -1,0 +1,141 @@
+//! Runs [schemathesis](https://schemathesis.io) against the real server: thousands of requests made from the OpenAPI document, valid
+//! and invalid. There must be no server error, no undocumented status, content type, header or body, and no invalid request that is
+//! accepted.
+//!
+//! Twice: without tokens, and with a token for everything, where requests without it must be refused.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use crate::{cargo, root, steps::Steps, target_dir, test::FEATURES};
+
+pub(crate) fn run(steps: &mut Steps) -> bool {
+    let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES, "--bin", "leasehold"]);
+    steps.check("schemathesis: install", install)
+        && steps.command("schemathesis: build", &mut build)
+        && attack(steps, "schemathesis: open", false)
+        && attack(steps, "schemathesis: tokens", true)
+}
+
+fn folder() -> PathBuf {
+    target_dir().join("schemathesis")
+}
+
+/// The versions of schemathesis and of all that it needs.
+fn requirements() -> PathBuf {
+    root().join("xtask/schemathesis/requirements.txt")
+}
+
+/// Makes a Python environment with exactly these versions, unless it is there already.
+fn install() -> Result<(), String> {
+    let (wanted, installed) = (requirements(), folder().join("installed.txt"));
+    let wanted_text = fs::read(&wanted).map_err(|error| format!("{}: {error}", wanted.display()))?;
+    if fs::read(&installed).is_ok_and(|text| text == wanted_text) {
+        return Ok(());
+    }
+    let venv = folder().join("venv");
+    succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+    let mut pip = Command::new(venv.join("bin/python"));
+    succeed(pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"]).arg(&wanted))?;
+    fs::write(&installed, wanted_text).map_err(|error| format!("{}: {error}", installed.display()))
+}
+
+fn succeed(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!(
+        "{command:?}\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    ))
+}
+
+/// The server, killed when the step is over.
+struct Server {
+    process: Child,
+    url: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+impl Server {
+    fn start(data: &Path, tokens: Option<&Path>) -> Result<Server, String> {
+        let mut command = leasehold();
+        command.arg("--store").arg(format!("sqlite:{}", data.join("leases.db").display()));
+        command
+            .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        if let Some(file) = tokens {
+            command.arg("--tokens").arg(file);
+        }
+        let mut process = command.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let mut line = String::new();
+        let read = process.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut line));
+        let mut server = Server { process, url: String::new() };
+        // {"level":"database","listening":"http://127.0.0.1:34567","store":"sqlite:…"}
+        let url = line.split("\"listening\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        server.url = url.ok_or_else(|| format!("the server did not start: {read:?} {line}"))?.to_owned();
+        Ok(server)
+    }
+}
+
+fn leasehold() -> Command {
+    Command::new(target_dir().join("debug/leasehold"))
+}
+
+fn attack(steps: &mut Steps, name: &str, with_token: bool) -> bool {
+    let prepared = prepare(with_token);
+    let (server, token) = match prepared {
+        Ok(prepared) => prepared,
+        Err(why) => return steps.check(name, || Err(why)),
+    };
+    let settings = root().join("xtask/schemathesis");
+    // The tool bounds its own time; this is for one that hangs.
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(folder().join("venv/bin/schemathesis"));
+    command.arg("--config-file").arg(settings.join("schemathesis.toml"));
+    command.args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url]);
+    // A stream that does not end: the server's own tests read it.
+    command.args(["--exclude-path", "/v1/events"]);
+    command.env("PYTHONPATH", &settings).env("SCHEMATHESIS_HOOKS", "hooks").current_dir(folder());
+    match token {
+        Some(token) => command.args(["--header", &format!("Authorization: Bearer {token}")]),
+        // Without tokens there is nothing to ignore.
+        None => command.args(["--exclude-checks", "ignored_auth"]),
+    };
+    steps.command(name, &mut command)
+}
+
+/// A server on a new store, and a token for it.
+fn prepare(with_token: bool) -> Result<(Server, Option<String>), String> {
+    let data = folder().join(if with_token { "tokens" } else { "open" });
+    drop(fs::remove_dir_all(&data));
+    fs::create_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
+    if !with_token {
+        return Ok((Server::start(&data, None)?, None));
+    }
+    let file = data.join("tokens.toml");
+    let mut new = leasehold();
+    new.arg("token").arg("--tokens").arg(&file).args([
+        "new",
+        "schemathesis",
+        "--role",
+        "client",
+        "--role",
+        "operator",
+    ]);
+    let token = succeed(&mut new)?.trim().to_owned();
+    Ok((Server::start(&data, Some(&file))?, Some(token)))
+}
