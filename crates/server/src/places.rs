@@ -1,6 +1,7 @@
 //! Keeps the places of waiting claims: renews them in batches, from one task.
 //!
-//! 1. A claim that waits has a [`Place`] guard. While it lives, the place is renewed every third of its ttl.
+//! 1. A claim that waits has a [`Place`] guard. While it lives, the place is renewed every third of its ttl. The more places there
+//!    are, the longer they last: ADR 0086.
 //! 2. Places that are due within the next moment travel in one call, split by failure domain.
 //! 3. If the store says that the claim holds the resource, or has no place any more, the waiter is woken and asks.
 //! 4. When the guard is dropped, because the wait is over or the caller has gone, the place is renewed no more. It ends by itself:
@@ -21,6 +22,11 @@ use crate::store::Store;
 const TOGETHER: Duration = Duration::from_millis(200);
 /// The shortest time between two renewals of a place.
 const EVERY_MIN: Duration = Duration::from_millis(20);
+/// By so much a place lasts longer for each place that this server keeps: renewed every third of that, all places together take
+/// 750 renewals a second.
+const TTL_FOR_EACH: Duration = Duration::from_millis(4);
+/// The longest ttl that a place gets because there are many.
+const TTL_MAX: Duration = Duration::from_secs(40);
 
 /// All places that this server keeps.
 #[derive(Debug)]
@@ -65,6 +71,12 @@ impl Places {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a place should last at this moment: `least`, or longer if there are many.
+    pub(crate) fn ttl(&self, least: Duration) -> Duration {
+        let kept = u32::try_from(self.state().kept.len()).unwrap_or(u32::MAX);
+        least.max(TTL_FOR_EACH.saturating_mul(kept).min(TTL_MAX))
     }
 
     /// Keeps the place of this claim, which was made or renewed just now.
@@ -129,10 +141,11 @@ impl Place {
         self.ask.notified().await;
     }
 
-    /// The claim has just asked, which renewed its place.
-    pub(crate) fn was_renewed(&self) {
+    /// The claim has just asked, which renewed its place, with this ttl.
+    pub(crate) fn was_renewed(&self, ttl: Duration) {
         let mut state = self.places.state();
         let Some(kept) = state.kept.get_mut(&self.id) else { return };
+        kept.ttl = ttl;
         let due = Instant::now() + every(kept.ttl);
         // One that is being renewed gets its due time with the reply.
         if let Some(earlier) = kept.due {

@@ -256,21 +256,21 @@ async fn dispatch(
         Method::POST => body::read(&head.headers, incoming, shared.config.timeouts.body).await?,
         _ => Bytes::new(),
     };
+    // Boxed, so that a connection that does nothing is small, and one that waits holds only the future of its own route.
     match route {
-        // Boxed, so that a connection that does nothing is small.
         Route::Acquire => Box::pin(routes::acquire::answer(&call, &bytes)).await,
         Route::Renew => Box::pin(routes::renew::answer(&call, &bytes)).await,
         Route::Release => Box::pin(routes::release::answer(&call, &bytes)).await,
         Route::Wait => Box::pin(routes::wait::answer(&call, &bytes)).await,
         Route::Orders => Box::pin(routes::orders::answer(&call, &bytes)).await,
-        Route::Resource => routes::resource::answer(&call, body::query(&head.uri)?).await,
-        Route::Resources => routes::resources::answer(&call, &body::query(&head.uri)?).await,
-        Route::Audit => routes::audit::answer(&call, &body::query(&head.uri)?).await,
-        Route::Leaks => routes::leaks::answer(&call, &body::query(&head.uri)?).await,
-        Route::Overview => routes::overview::answer(&call, &body::query(&head.uri)?).await,
+        Route::Resource => Box::pin(routes::resource::answer(&call, body::query(&head.uri)?)).await,
+        Route::Resources => Box::pin(routes::resources::answer(&call, &body::query(&head.uri)?)).await,
+        Route::Audit => Box::pin(routes::audit::answer(&call, &body::query(&head.uri)?)).await,
+        Route::Leaks => Box::pin(routes::leaks::answer(&call, &body::query(&head.uri)?)).await,
+        Route::Overview => Box::pin(routes::overview::answer(&call, &body::query(&head.uri)?)).await,
         Route::Events => routes::events::answer(&call, &head.headers),
         Route::Terraform => {
-            routes::terraform::answer(&call, &head.method, &body::query(&head.uri)?, &bytes).await
+            Box::pin(routes::terraform::answer(&call, &head.method, &body::query(&head.uri)?, &bytes)).await
         }
         Route::Info => Ok(routes::info::answer(&call)),
         Route::Metrics => Ok(metrics(shared)),

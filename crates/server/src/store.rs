@@ -1,7 +1,8 @@
 //! Calls of the store.
 //!
 //! - Claims that come at once are sent in one call, and releases likewise.
-//! - A call that changes something runs in a task of its own: a caller that goes away does not cut it half-way.
+//! - A call that changes something is not cut half-way when its caller goes away: the rest runs in a task of its own
+//!   ([`UncutCall`]).
 //! - A list is split by failure domain. The parts run at the same time, so a dead shard delays only its own entries; what it owes
 //!   when the time is over is `unavailable`, with the effect unknown, for those entries alone.
 
@@ -10,6 +11,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, atomic::AtomicBool},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -24,6 +26,7 @@ use leasehold_support::{
     gathered_verbs::{Acquires, Releases},
 };
 use tokio::{
+    runtime::Handle,
     sync::mpsc,
     time::{Instant, timeout, timeout_at},
 };
@@ -81,19 +84,16 @@ impl Store {
             .at(verb, self.backend.info().name)
     }
 
-    /// Carries out a call that changes something, in a task of its own.
+    /// Carries out a call that changes something, to its end.
     async fn change<T: Send + 'static>(
         &self,
         verb: Verb,
         call: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let started = Instant::now();
-        let task = tokio::spawn(timeout(CALL_MAX, call));
-        let result = match timeout(self.timeout, task).instrument(self.span(verb)).await {
-            Ok(Ok(Ok(result))) => result,
-            // The task took too long, or failed, or the caller's time is over.
-            _ => Err(self.no_answer(verb, self.timeout)),
-        };
+        let call = UncutCall::new(call);
+        let result = timeout(self.timeout, call).instrument(self.span(verb)).await;
+        let result = result.unwrap_or_else(|_| Err(self.no_answer(verb, self.timeout)));
         self.metrics.called(verb, started.elapsed(), result.is_err());
         result
     }
@@ -112,8 +112,12 @@ impl Store {
     }
 
     pub(crate) async fn renew(&self, request: RenewRequest) -> Result<Renewal> {
-        let mut renewals = self.renew_many(vec![request], self.timeout).await;
-        renewals.pop().unwrap_or_else(|| Err(self.no_answer(Verb::Renew, self.timeout)))
+        let (store, limit) = (self.clone(), self.timeout);
+        let call = async move {
+            let mut renewals = store.backend.renew(&[request]).await;
+            renewals.pop().unwrap_or_else(|| Err(store.no_answer(Verb::Renew, limit)))
+        };
+        self.change(Verb::Renew, call).await
     }
 
     pub(crate) async fn order(&self, command: OperatorCommand) -> Result<CommandOutcome> {
@@ -215,6 +219,41 @@ impl Store {
     }
 }
 
+/// A call that runs in the task of its caller. If that drops it after it has begun, the rest runs in a task of its own, for
+/// [`CALL_MAX`] at the most. A task for every call would cost a wake-up of another thread each time.
+struct UncutCall<F: Future<Output: Send> + Send + 'static> {
+    call: Option<Pin<Box<F>>>,
+    has_begun: bool,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> UncutCall<F> {
+    fn new(call: F) -> UncutCall<F> {
+        UncutCall { call: Some(Box::pin(call)), has_begun: false }
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for UncutCall<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.has_begun = true;
+        let Some(call) = self.call.as_mut() else { return Poll::Pending }; // it is never polled after its end
+        let output = ready!(call.as_mut().poll(cx));
+        self.call = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for UncutCall<F> {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take().filter(|_| self.has_begun) else { return };
+        // Without a runtime the process ends.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(timeout(CALL_MAX, call));
+        }
+    }
+}
+
 /// The part of a list that belongs to one failure domain.
 struct DomainPart {
     backend: Arc<dyn Backend>,
@@ -242,5 +281,32 @@ impl DomainPart {
                 let _ = results.send(answer); // the caller may have been answered
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn a_call_that_has_begun_goes_on_when_its_caller_goes_away() {
+        let (proceed, may_proceed) = oneshot::channel::<()>();
+        let (done, is_done) = oneshot::channel();
+        let mut call = UncutCall::new(async move {
+            let _ = may_proceed.await;
+            let _ = done.send(());
+        });
+        assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits");
+        drop(call);
+        proceed.send(()).expect("the call lives on");
+        is_done.await.expect("the call comes to its end");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_has_not_begun_is_dropped() {
+        let (done, is_done) = oneshot::channel::<()>();
+        drop(UncutCall::new(async move { done.send(()) }));
+        assert!(is_done.await.is_err(), "it never began");
     }
 }

@@ -29,6 +29,8 @@ use crate::{places::Place, server::Shared};
 /// The longest time between two requests of a claim that hears wake-ups. Ten thousand waiters that ask every few seconds would
 /// cost the store more than all the others.
 const POLL_EVERY_MAX: Duration = Duration::from_secs(20);
+/// The same for a claim far from the head of the queue: the claims ahead of it ask, and its own place is renewed.
+const POLL_EVERY_MAX_BEHIND: Duration = Duration::from_secs(60);
 /// How long after an expiry the first waiter asks, and how much later each waiter behind it.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 const AFTER_EXPIRY_STEP: Duration = Duration::from_millis(25);
@@ -48,6 +50,8 @@ pub(crate) struct Waiting<'a> {
     read_at: Instant,
     ends_at: Instant,
     place: Option<Place>,
+    /// The shortest ttl of the place, if the server chooses how long it lasts.
+    place_ttl_least: Option<Duration>,
     pauses: Backoff,
     has_asked: bool,
 }
@@ -58,7 +62,27 @@ impl<'a> Waiting<'a> {
         let when_blocked = claim.when_blocked;
         let pauses = Backoff::new();
         let ends_at = read_at + wait;
-        Waiting { shared, claim, when_blocked, read_at, ends_at, place: None, pauses, has_asked: false }
+        Waiting {
+            shared,
+            claim,
+            when_blocked,
+            read_at,
+            ends_at,
+            place: None,
+            place_ttl_least: None,
+            pauses,
+            has_asked: false,
+        }
+    }
+
+    /// The caller did not say how long its place lasts, so it may last longer if the server keeps many. Not where a dead waiter
+    /// blocks the queue as long as its place lasts.
+    pub(crate) fn with_chosen_place_ttl(mut self) -> Waiting<'a> {
+        let capabilities = &self.shared.backend.info().capabilities;
+        if capabilities.passes_over || capabilities.removes_silent {
+            self.place_ttl_least = Some(self.claim.place_ttl);
+        }
+        self
     }
 
     pub(crate) async fn answer(mut self, leave_on_hangup: bool) -> Entry<AcquireReply> {
@@ -74,6 +98,9 @@ impl<'a> Waiting<'a> {
         loop {
             let is_last = self.time_left().is_zero() || self.shared.is_draining();
             self.claim.when_blocked = self.when_to_queue();
+            if let Some(least) = self.place_ttl_least {
+                self.claim.place_ttl = self.shared.places.ttl(least);
+            }
             // Before the call is made: a client counts its lease from here, and too early is safe.
             let sent = Instant::now();
             // One that has asked before goes at once: its turn may have come.
@@ -161,7 +188,7 @@ impl<'a> Waiting<'a> {
             return;
         }
         match &self.place {
-            Some(place) => place.was_renewed(),
+            Some(place) => place.was_renewed(self.claim.place_ttl),
             None => self.place = Some(self.shared.places.keep(self.claim.reference(), self.claim.place_ttl)),
         }
     }
@@ -175,7 +202,9 @@ impl<'a> Waiting<'a> {
 
     fn wait_at_most(&mut self, blocked: &Blocked) -> Duration {
         let random = self.shared.environment.random();
-        let mut at_most = jitter(POLL_EVERY_MAX, random);
+        let passes_over = self.shared.backend.info().capabilities.passes_over;
+        let is_behind = blocked.queued && blocked.ahead >= FOLLOWERS && passes_over;
+        let mut at_most = jitter(if is_behind { POLL_EVERY_MAX_BEHIND } else { POLL_EVERY_MAX }, random);
         if let Some(changes_in) = blocked.changes_in.filter(|changes_in| self.follows(blocked, *changes_in)) {
             // An expiry wakes nobody. The nearer to the head of the queue, the sooner after it a waiter asks.
             let steps = blocked.ahead.min(AFTER_EXPIRY_STEPS_MAX);

@@ -13,18 +13,21 @@ use crate::{access, answer::Answer, body, bounds, router::Call, routes, waiting:
 
 pub(crate) async fn answer(call: &Call<'_>, bytes: &[u8]) -> Result<Answer, Problem> {
     routes::refuse_while_draining(call.shared)?;
+    // Boxed: thousands of these futures may wait.
     match ClaimBody::read(bytes).map_err(|error| body::unreadable(&error))? {
-        OneOrMany::One(claim) => one(call, claim).await.map(Answer::from),
-        OneOrMany::Many(many) => self::many(call, many).await,
+        OneOrMany::One(claim) => Box::pin(one(call, claim)).await.map(Answer::from),
+        OneOrMany::Many(many) => Box::pin(self::many(call, many)).await,
     }
 }
 
 async fn one(call: &Call<'_>, body: ClaimBody) -> Result<Entry<AcquireReply>, Problem> {
     let wait = bounds::wait(body.wait_ms)?;
-    let leave_on_hangup = body.hangup.is_some();
-    let claim = check(call, body).await?;
+    let (leave_on_hangup, says_place_ttl) = (body.hangup.is_some(), body.place_ttl_ms.is_some());
+    let claim = Box::pin(check(call, body)).await?;
     let reference = claim.reference();
-    let waiting = Waiting::new(call.shared, claim, call.read_at, wait).answer(leave_on_hangup);
+    let waiting = Waiting::new(call.shared, claim, call.read_at, wait);
+    let waiting = if says_place_ttl { waiting } else { waiting.with_chosen_place_ttl() };
+    let waiting = Box::pin(waiting.answer(leave_on_hangup));
     if wait.is_zero() {
         return Ok(waiting.await);
     }
