@@ -13,7 +13,7 @@ use crate::{client::ClientBuilder, detached::Detached};
 /// As [`connect`](crate::connect()); `Unavailable` if the thread that renews leases cannot be started.
 pub fn connect(url: &str) -> Result<Client> {
     let runtime = Runtime::get()?;
-    let client = runtime.wait(crate::connect(url))?;
+    let client = runtime.call(crate::connect(url))?;
     Ok(Client { client, runtime })
 }
 
@@ -22,7 +22,7 @@ pub fn connect(url: &str) -> Result<Client> {
 /// # Errors
 /// As [`open`](crate::open()); `Unavailable` if the thread that renews leases cannot be started.
 pub fn open(url: &str) -> Result<Arc<dyn Backend>> {
-    Runtime::get()?.wait(crate::open(url))
+    Runtime::get()?.call(crate::open(url))
 }
 
 /// Makes requests for leases, and keeps granted leases alive, as the async [`Client`](crate::Client). Clones share
@@ -60,6 +60,9 @@ impl Client {
     }
 
     /// Waits on this thread for a future of the async API.
+    ///
+    /// # Panics
+    /// In a process that was forked after this client was made: nothing would ever wake the future there.
     ///
     /// ```
     /// # fn main() -> Result<(), leasehold::Error> {
@@ -124,7 +127,7 @@ impl Client {
     /// # Errors
     /// As the async [`adopt`](crate::Client::adopt).
     pub fn adopt(&self, detached: Detached) -> Result<Lease> {
-        let lease = self.runtime.wait(self.client.adopt(detached))?;
+        let lease = self.runtime.call(self.client.adopt(detached))?;
         Ok(Lease::new(lease, &self.runtime))
     }
 
@@ -143,7 +146,7 @@ impl Client {
     /// # Errors
     /// `Invalid` for an invalid name; the backend's error.
     pub fn look(&self, kind: &str, id: &str) -> Result<Snapshot> {
-        self.runtime.wait(self.client.look(kind, id))
+        self.runtime.call(self.client.look(kind, id))
     }
 
     /// Reads the state of a [`Resource`].
@@ -151,7 +154,7 @@ impl Client {
     /// # Errors
     /// The backend's error.
     pub fn look_at(&self, resource: &Resource) -> Result<Snapshot> {
-        self.runtime.wait(self.client.look_at(resource))
+        self.runtime.call(self.client.look_at(resource))
     }
 
     /// Reads all resources whose [keys](Resource::key) begin with `prefix`, in key order.
@@ -159,7 +162,7 @@ impl Client {
     /// # Errors
     /// The backend's error.
     pub fn list(&self, prefix: &str) -> Result<Vec<Snapshot>> {
-        self.runtime.wait(self.client.list(prefix))
+        self.runtime.call(self.client.list(prefix))
     }
 
     /// Refuses new claims, and waits until all leases that were dropped are released. Leases that are still held stay, and

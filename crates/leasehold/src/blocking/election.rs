@@ -77,6 +77,6 @@ impl Iterator for Observer {
     type Item = Result<Option<Leader>>;
 
     fn next(&mut self) -> Option<Result<Option<Leader>>> {
-        Some(self.runtime.wait(self.observer.next()))
+        Some(self.runtime.call(self.observer.next()))
     }
 }

@@ -59,7 +59,7 @@ impl<T: TokenKind> Lease<T> {
     /// lease had expired before.
     pub fn release(self) -> Result<Released> {
         let (lease, runtime) = self.take();
-        runtime.wait(lease.release())
+        runtime.call(lease.release())
     }
 
     /// Releases the lease, but keeps the resource closed until this much time has passed since the grant.
@@ -68,7 +68,7 @@ impl<T: TokenKind> Lease<T> {
     /// As [`Lease::release`]; `Unsupported` if the backend cannot keep a resource closed.
     pub fn release_keeping(self, at_least: Duration) -> Result<Released> {
         let (lease, runtime) = self.take();
-        runtime.wait(lease.release_keeping(at_least))
+        runtime.call(lease.release_keeping(at_least))
     }
 }
 
@@ -79,7 +79,7 @@ impl Lease {
     /// As the async [`detach`](crate::Lease::detach).
     pub fn detach(self) -> Result<Detached> {
         let (lease, runtime) = self.take();
-        runtime.wait(async { lease.detach() })
+        runtime.call(async { lease.detach() })
     }
 
     /// Turns a write lease into a read lease. No other writer is granted in between.
@@ -88,7 +88,7 @@ impl Lease {
     /// `Invalid` if it is not a write lease; `Lost` if it is over. After an error the write lease is released.
     pub fn downgrade(self) -> Result<SharedLease> {
         let (lease, runtime) = self.take();
-        let lease = runtime.wait(lease.downgrade())?;
+        let lease = runtime.call(lease.downgrade())?;
         Ok(Lease::new(lease, &runtime))
     }
 }
@@ -97,6 +97,11 @@ impl<T: TokenKind> Drop for Lease<T> {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             let runtime = &self.view.runtime;
+            if runtime.check_process().is_err() {
+                // A forked process: the lease stays with the process that acquired it.
+                std::mem::forget(lease);
+                return;
+            }
             drop(runtime.wait_at_most(DROP_MAX, lease.release()));
         }
     }
@@ -201,7 +206,7 @@ impl<T: TokenKind> LeaseView<T> {
     /// # Errors
     /// As the async [`extend`](crate::LeaseView::extend).
     pub fn extend(&self, ttl: Duration) -> Result<()> {
-        self.runtime.wait(self.view.extend(ttl))
+        self.runtime.call(self.view.extend(ttl))
     }
 
     /// Changes the note, and renews the lease. One round trip.
@@ -209,6 +214,6 @@ impl<T: TokenKind> LeaseView<T> {
     /// # Errors
     /// As the async [`set_note`](crate::LeaseView::set_note).
     pub fn set_note(&self, note: impl AsRef<[u8]>) -> Result<()> {
-        self.runtime.wait(self.view.set_note(note))
+        self.runtime.call(self.view.set_note(note))
     }
 }

@@ -23,6 +23,10 @@
 //! - Dropping a [`Lease`] releases it, and waits for the reply for up to a second. So a program may end right after it.
 //! - A call cannot be cancelled. Give it a limit: [`LeaseRequest::wait`] is 10 s by default.
 //!
+//! A process that was forked without `exec` has none of the threads of its parent, so a client or lease that it inherits does
+//! not work there. Calls return `Invalid`, or panic if they cannot return an error; dropping an inherited lease does nothing.
+//! Fork before [`connect`], or connect again in the new process.
+//!
 //! All types can be shared between threads. They also work inside of an async runtime, as every call that blocks: it stops
 //! the other tasks of that thread. Use the async API there, or `spawn_blocking`.
 //!

@@ -128,7 +128,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// # Errors
     /// As the async [`acquire`](crate::LeaseRequest::acquire).
     pub fn acquire(self) -> Result<Lease<T>> {
-        let lease = self.runtime.wait(self.request.acquire())?;
+        let lease = self.runtime.call(self.request.acquire())?;
         Ok(Lease::new(lease, &self.runtime))
     }
 
@@ -137,7 +137,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// # Errors
     /// As [`LeaseRequest::acquire`], but never `Contended`.
     pub fn try_acquire(self) -> Result<Option<Lease<T>>> {
-        let lease = self.runtime.wait(self.request.try_acquire())?;
+        let lease = self.runtime.call(self.request.try_acquire())?;
         Ok(lease.map(|lease| Lease::new(lease, &self.runtime)))
     }
 
@@ -146,7 +146,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// # Errors
     /// As [`LeaseRequest::try_acquire`].
     pub fn attempt(self) -> Result<Attempt<T>> {
-        Ok(match self.runtime.wait(self.request.attempt())? {
+        Ok(match self.runtime.call(self.request.attempt())? {
             crate::Attempt::Granted(lease) => Attempt::Granted(Lease::new(lease, &self.runtime)),
             crate::Attempt::Busy(busy) => Attempt::Busy(busy),
         })

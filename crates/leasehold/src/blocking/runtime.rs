@@ -20,12 +20,16 @@ static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 
 /// A tokio runtime that a thread of its own drives.
 #[derive(Clone, Debug)]
-pub(super) struct Runtime(Handle);
+pub(super) struct Runtime {
+    handle: Handle,
+    /// The process that has the thread. A process that it forks has only the thread that called `fork`.
+    process: u32,
+}
 
 impl Runtime {
     pub(super) fn get() -> Result<Runtime> {
         let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = &*runtime {
+        if let Some(runtime) = runtime.as_ref().filter(|runtime| runtime.check_process().is_ok()) {
             return Ok(runtime.clone());
         }
         let started = start().map_err(|error| {
@@ -36,15 +40,31 @@ impl Runtime {
     }
 
     pub(super) fn handle(&self) -> &Handle {
-        &self.0
+        &self.handle
     }
 
-    /// Polls the future on this thread until it is ready.
+    /// Fails in a process that was forked after this runtime was started: nothing drives the runtime there, so a call would
+    /// wait forever.
+    pub(super) fn check_process(&self) -> Result<()> {
+        check_process(self.process, std::process::id())
+    }
+
+    /// As `wait`, for a future that can fail. It is an error in a forked process.
+    pub(super) fn call<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check_process()?;
+        self.wait(future)
+    }
+
+    /// Polls the future on this thread until it is ready. Panics in a forked process: without the thread of the runtime it
+    /// would wait forever.
     ///
     /// Not by tokio's `block_on`, which panics inside of a runtime: the future only needs a waker, because the timers and
     /// connections that it waits for belong to the thread of this runtime.
     pub(super) fn wait<F: Future>(&self, future: F) -> F::Output {
-        let _entered = self.0.enter();
+        if let Err(error) = self.check_process() {
+            panic!("{error}");
+        }
+        let _entered = self.handle.enter();
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
         let mut future = pin!(future);
@@ -70,7 +90,7 @@ impl Runtime {
     }
 
     fn environment(&self) -> System {
-        System::on(self.0.clone())
+        System::on(self.handle.clone())
     }
 }
 
@@ -79,7 +99,19 @@ fn start() -> std::io::Result<Runtime> {
     let handle = runtime.handle().clone();
     let drive = move || runtime.block_on(std::future::pending::<()>());
     thread::Builder::new().name("leasehold".to_owned()).spawn(drive)?;
-    Ok(Runtime(handle))
+    Ok(Runtime { handle, process: std::process::id() })
+}
+
+/// `started_by` is the process that has the thread of the runtime.
+fn check_process(started_by: u32, current: u32) -> Result<()> {
+    if started_by == current {
+        return Ok(());
+    }
+    let message = format!(
+        "process {started_by} made this blocking client, and process {current} is a fork of it: the thread that renews \
+         leases exists only in process {started_by}. Connect again in process {current}, or fork before connecting"
+    );
+    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 struct Unpark(Thread);
@@ -87,5 +119,27 @@ struct Unpark(Thread);
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_process_gets_an_error_and_does_not_wait_forever() {
+        assert!(check_process(7, 7).is_ok());
+        let error = check_process(7, 8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("process 8 is a fork"), "{error}");
+
+        let runtime = Runtime::get().unwrap();
+        assert_eq!(runtime.call(async { Ok(3) }).unwrap(), 3);
+        // No process has the id 0, so this is the runtime of another process.
+        let inherited = Runtime { process: 0, ..runtime };
+        let error = inherited.call(std::future::pending::<Result<()>>()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let waits = || inherited.wait(std::future::pending::<()>());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(waits)).is_err());
     }
 }
