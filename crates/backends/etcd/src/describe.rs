@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, join3};
 use leasehold_core::{Blocked, Cursor, ForeignLock, HeldBy, QueueEntry, Snapshot};
 
 use crate::{
@@ -76,16 +76,17 @@ impl Etcd {
     ) -> Blocked {
         let holders = self.remaining_of_each(view, view.holders().take(HOLDERS_ASKED_MAX));
         let waiters = self.remaining_of_each(view, view.waiters().take(WAITERS_ASKED_MAX));
-        let (mut holders, waiters) = join(holders, waiters).await;
+        let pause = self.remaining_of_pause(view.pause.as_ref());
+        let (mut holders, waiters, pause_ends_in) = join3(holders, waiters, pause).await;
         // The holders that end first are the ones worth listing.
         holders.sort_by_key(|(_, remaining)| remaining.unwrap_or(Duration::MAX));
         let mut blocked = Blocked::default();
         blocked.queued = waiter.is_some();
         blocked.ahead = u32::try_from(view.waiters_ahead(waiter)).unwrap_or(u32::MAX);
-        blocked.paused = view.pause.is_some();
+        (blocked.paused, blocked.pause_ends_in) = (view.pause.is_some(), pause_ends_in);
         blocked.cursor = Cursor(u64::try_from(since).unwrap_or_default());
         let ends = holders.iter().chain(&waiters).filter_map(|(_, remaining)| *remaining);
-        blocked.changes_in = ends.chain(self.remaining_of_pause(view.pause.as_ref()).await).min();
+        blocked.changes_in = ends.chain(pause_ends_in).min();
         blocked.foreign = Etcd::describe_foreign(keys, view, &holders);
         let holders = holders.into_iter().filter_map(|holder| self.describe_holder(view, holder));
         blocked.holders = holders.take(Blocked::HOLDERS_MAX).collect();

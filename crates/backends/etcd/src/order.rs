@@ -26,6 +26,7 @@ use crate::{
     lease_pool::whole_seconds,
     read_resource::tombstone_value,
     resource_view::{ABSENT, ResourceView, token_of},
+    silence::rewrite_called,
     transaction::{KeyChange, KeyChanges, Precondition},
 };
 
@@ -195,6 +196,10 @@ impl<'a> CommandDraft<'a> {
         let lease = self.grant_lease(lasting).await?;
         let value = format!("paused by {}: {}", self.command.by, self.command.why);
         self.changes.insert(self.keys.pause.clone(), KeyChange::Put { value, lease });
+        // So that these waiters are not removed for a silence from before the pause.
+        for (index, rewrite) in rewrite_called(&self.view) {
+            self.change_contender(index, rewrite);
+        }
         Ok(())
     }
 

@@ -13,6 +13,10 @@
 //! 5. The waiters behind a silent one may be dead for the same reason. So in the same step all waiters between
 //!    it and the claim that looks get the mark `called`. That wakes those that live, and the others are silent
 //!    a second later, all together.
+//! 6. A pause can begin and end between two looks, and neither look sees it. Therefore the transaction that begins
+//!    a pause also writes to the contenders of the waiters that could be granted ([`rewrite_called`]). A sighting
+//!    from before the pause has another last write, so it does not count, and the waiter has its whole second
+//!    after the pause.
 //!
 //! A foreign lock is neither called nor removed.
 
@@ -124,6 +128,17 @@ fn called(view: &ResourceView) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Writes the same records again to the contenders of the waiters that could be granted, with their indices. Any
+/// write makes the sightings of these waiters count no more.
+pub(crate) fn rewrite_called(view: &ResourceView) -> Vec<(usize, KeyChange)> {
+    let rewrite = |index: usize| {
+        let Contender { record, lease, .. } = &view.contenders[index];
+        let value = record.as_ref()?.to_value();
+        Some((index, KeyChange::PutKeepingLease { value, lease: *lease }))
+    };
+    view.waiters().take(view.grantable()).filter_map(rewrite).collect()
+}
+
 impl Etcd {
     /// Looks for waiters that do not answer and removes them. Returns when to look again at the latest, if a
     /// called waiter has not answered yet.
@@ -232,6 +247,36 @@ mod tests {
         let (seen, free) = (CalledWaiters::default(), view(waiters(1..=2)));
         seen.look("a/", &free, Some(1), read_at(0));
         assert_eq!(seen.look("a/", &free, Some(1), read_at(60_000)).silent, [] as [usize; 0]);
+    }
+
+    #[test]
+    fn a_sighting_before_a_pause_that_no_look_has_seen_does_not_count() {
+        let (seen, mut free) = (CalledWaiters::default(), view(waiters(1..=3)));
+        seen.look("a/", &free, Some(2), read_at(0));
+        let rewrites = rewrite_called(&free);
+        assert_eq!(rewrites.len(), 1, "one waiter could be granted");
+        for (index, change) in rewrites {
+            let (value, lease) = match change {
+                KeyChange::PutKeepingLease { value, lease } => (value, lease),
+                other => panic!("{other:?}"),
+            };
+            let contender = &mut free.contenders[index];
+            assert_eq!((value, lease), (contender.record.as_ref().unwrap().to_value(), contender.lease));
+            contender.modified = free.revision + 1;
+        }
+        let after = seen.look("a/", &free, Some(2), read_at(1100));
+        assert_eq!(after, Look { silent: vec![], next_silence: Some(at(2105)) });
+        assert_eq!(seen.look("a/", &free, Some(2), read_at(2105)).silent, [0]);
+    }
+
+    #[test]
+    fn a_pause_rewrites_nothing_if_nobody_could_be_granted() {
+        let mut held = view(waiters(1..=3));
+        held.contenders.insert(0, contender(9, Share::WHOLE, true));
+        assert!(rewrite_called(&held).is_empty());
+        let mut paused = view(waiters(1..=3));
+        paused.pause = Some(crate::resource_view::PauseKey::default());
+        assert!(rewrite_called(&paused).is_empty(), "a second pause");
     }
 
     #[test]

@@ -15,7 +15,8 @@
 --       14 the owner of the predecessor, or empty  15 ttl of its tombstone in ms, or -1  16 the longest queue
 --       17 the ClientId of the claim, or empty
 -- Reply granted, token, remaining ms, how far the token is ahead of the clock in microseconds
---       blocked, queued, ahead, changes in ms or -1, paused, cursor, [holder…], foreign lock: type, hash, ms or -1; or empty
+--       blocked, queued, ahead, changes in ms or -1, pause: ms left or -1, cursor, [holder…], foreign lock: type, hash,
+--         ms or -1; or empty
 --       buried: the claim was cancelled
 --       mismatch, capacity
 -- Error LIMIT: no place is left; FLOOR and a floor more than a year ahead of the clock; CORRUPT and a text. No
@@ -197,7 +198,8 @@ local function blocked()
     if look and (taken() < capacity or silent > 0 or look_is_sure) then sooner(math.ceil(look / 1000)) end
   end
   return {
-    'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and 1 or 0, cursor(), holders, foreign,
+    'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and left(pause) or -1, cursor(), holders,
+    foreign,
   }
 end
 

@@ -10,7 +10,7 @@
 --       then for each claim: owner, ttl ms, who, floor or 0
 -- Reply its token, if it is granted and lasts the ttl
 --       granted, token, remaining ms, how far the token is ahead of the clock in microseconds
---       blocked, 0, 0, changes in ms, 0, cursor, [holder], empty: only for a claim that leaves
+--       blocked, 0, 0, changes in ms, -1, cursor, [holder], empty: only for a claim that leaves
 --       0: not plain
 --       For several claims (each_claim.lua) such a reply for each.
 
@@ -59,4 +59,4 @@ if id == owner then return { 'granted', newest, ms, 0 } end
 local holder = { who, newest, 1, math.max(0, now_us - since), ms, false, tonumber(handovers), '', -1, false, false }
 -- As `cursor` in resource.lua, without `state`.
 local cursor = string.sub(redis.sha1hex((fence or '') .. '|' .. newest .. '|'), 1, 12)
-return { 'blocked', 0, 0, ms, 0, cursor, { holder }, {} }
+return { 'blocked', 0, 0, ms, -1, cursor, { holder }, {} }

@@ -26,13 +26,13 @@ if value then
   if is_lease then
     -- The fields of `describe` in resource.lua.
     local holder = { who, token, 1, math.max(0, now_us - since), ms, false, tonumber(handovers), marks, -1, false, false }
-    return { 'blocked', 0, 0, ms, 0, string.sub(redis.sha1hex(value), 1, 12), { holder }, {} }
+    return { 'blocked', 0, 0, ms, -1, string.sub(redis.sha1hex(value), 1, 12), { holder }, {} }
   end
   -- Another program holds the resource: as foreign_hash and describe_foreign in resource.lua.
   local content = is_other_type and redis.pcall('DUMP', KEYS[1]) or value
   local hash = type(content) == 'string' and string.sub(redis.sha1hex(content), 1, 16) or '0000000000000000'
   local foreign = { redis.call('TYPE', KEYS[1]).ok, hash, ms }
-  return { 'blocked', 0, 0, ms, 0, string.sub(hash, 1, 12), {}, foreign }
+  return { 'blocked', 0, 0, ms, -1, string.sub(hash, 1, 12), {}, foreign }
 end
 
 -- As next_token in acquire.lua.

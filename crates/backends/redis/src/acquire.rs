@@ -265,7 +265,8 @@ pub(crate) fn read_verdict(claim: &Claim, reply: Value) -> Result<Verdict, Store
             blocked.queued = fields.int()? == 1;
             blocked.ahead = fields.count()?;
             blocked.changes_in = fields.millis()?;
-            blocked.paused = fields.int()? == 1;
+            blocked.pause_ends_in = fields.millis()?;
+            blocked.paused = blocked.pause_ends_in.is_some();
             blocked.cursor = fields.cursor()?;
             blocked.holders = fields.each(Fields::holder)?;
             blocked.foreign = fields.foreign(&claim.resource)?;

@@ -357,8 +357,8 @@ pub(crate) fn blocked(view: &ResourceView, holders: Holders, newest_zxid: i64) -
     blocked.foreign = holders.foreign.into_iter().next();
     blocked.paused = view.is_paused();
     // The end of a pause is known. The end of a holder's session is not: it depends on its last heartbeat.
-    blocked.changes_in =
-        view.control.as_ref().and_then(|control| control.paused_for).map(|left| left + AFTER_PAUSE);
+    blocked.pause_ends_in = view.control.as_ref().and_then(|control| control.paused_for);
+    blocked.changes_in = blocked.pause_ends_in.map(|left| left + AFTER_PAUSE);
     blocked.cursor = Cursor(u64::try_from(newest_zxid).unwrap_or(0));
     blocked
 }

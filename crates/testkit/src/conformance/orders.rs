@@ -15,6 +15,7 @@ use super::{
 
 pub(super) const TESTS: &[ConformanceTest] = &[
     test!(a_pause_grants_nothing_and_keeps_holders, Orders),
+    test!(a_pause_with_a_waiter_is_reported_with_its_own_end, Orders, Queue),
     test!(a_pause_ends_by_itself, Orders),
     test!(a_resume_ends_a_pause, Orders),
     test!(a_pause_keeps_the_queue, Orders, Queue),
@@ -50,8 +51,21 @@ async fn a_pause_grants_nothing_and_keeps_holders(ctx: &TestContext) {
     assert!(seen.paused && seen.holders.is_empty());
     let lasts = ctx.snapshot().await.paused_for.expect("the snapshot shows the pause");
     assert!(lasts <= LONG && lasts > LONG / 2, "{lasts:?}");
-    // Not every backend says when the pause ends.
-    assert!(seen.pause_ends_in.is_none_or(|lasts| lasts <= LONG && lasts > LONG / 2), "{seen:?}");
+    let ends_in = seen.pause_ends_in.expect("the verdict says when the pause ends");
+    assert!(ends_in <= LONG && ends_in > LONG / 2, "{ends_in:?}");
+}
+
+/// The end of a place in the queue is no reason to tell a caller to retry: the resource is paused until later.
+async fn a_pause_with_a_waiter_is_reported_with_its_own_end(ctx: &TestContext) {
+    ctx.order(PAUSE).await;
+    let mut waiting = ctx.claim("ann").queued();
+    waiting.place_ttl = ctx.short_ttl();
+    queued_behind(ctx.acquire(&waiting).await, 0);
+    for claim in [ctx.claim("bob"), waiting] {
+        let busy = blocked(ctx.acquire(&claim).await).into_busy();
+        let retry_after = busy.retry_after.expect("the end of the pause is known");
+        assert!(busy.paused && retry_after > LONG / 2, "{retry_after:?}");
+    }
 }
 
 async fn a_pause_ends_by_itself(ctx: &TestContext) {
