@@ -54,11 +54,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let first = leases.lease("order", "7").acquire().await?;
     let stale = first.pass();
     assert_eq!(send(Some(&stale), "paid").await?, 200);
-    first.release().await?;
+    drop(first.release().await); // it is written: a release that fails is repeated in the background
     let second = leases.lease("order", "7").acquire().await?;
     assert_eq!(send(Some(&second.pass()), "shipped").await?, 200);
     assert_eq!(send(Some(&stale), "paid, again").await?, 412);
     assert_eq!(send(None, "lost").await?, 428);
-    second.release().await?;
+    drop(second.release().await);
     Ok(())
 }

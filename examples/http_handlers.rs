@@ -94,7 +94,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(status, 409);
     assert!(after.is_some_and(|seconds| (1..=10).contains(&seconds)));
 
-    held.release().await?;
+    drop(held.release().await); // a release that fails is repeated in the background
     assert_eq!(send(&app, "42").await?.0, 200);
     Ok(())
 }

@@ -29,10 +29,10 @@ use crate::system::System;
 ///
 /// let memory = Arc::new(Memory::new());
 /// let (a, b) = (Client::new(memory.clone()), Client::new(memory)); // two clients, as in two processes
-/// let lease = a.lease("report", "42").acquire().await?;
-/// assert!(b.lease("report", "42").try_acquire().await?.is_none());
-/// lease.release().await?;
-/// assert!(b.lease("report", "42").try_acquire().await?.is_some());
+/// let other = b.lease("report", "42");
+/// let tried = a.lease("report", "42").run(async |_| other.clone().try_acquire().await).await?;
+/// assert!(tried?.is_none(), "the first client holds it");
+/// assert!(other.try_acquire().await?.is_some());
 /// # Ok(()) }
 /// ```
 pub struct Memory {

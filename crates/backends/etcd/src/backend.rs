@@ -26,9 +26,8 @@ use crate::{
 ///
 /// let config = Config::parse("etcd://e1.internal,e2.internal,e3.internal")?;
 /// let etcd = Etcd::connect(config, Arc::new(System::current())).await?;
-/// let lease = Client::new(Arc::new(etcd)).lease("report", "42").acquire().await?;
-/// println!("token {}", lease.token());
-/// lease.release().await?;
+/// let leases = Client::new(Arc::new(etcd));
+/// leases.lease("report", "42").run(async |lease| println!("token {}", lease.token())).await?;
 /// # Ok(()) }
 /// ```
 pub struct Etcd {

@@ -32,9 +32,8 @@ use crate::{
 ///
 /// let config = Config::parse("redis://127.0.0.1/")?;
 /// let redis = Redis::connect(config, Arc::new(System::current())).await?;
-/// let lease = Client::new(Arc::new(redis)).lease("report", "42").acquire().await?;
-/// println!("token {}", lease.token());
-/// lease.release().await?;
+/// let leases = Client::new(Arc::new(redis));
+/// leases.lease("report", "42").run(async |lease| println!("token {}", lease.token())).await?;
 /// # Ok(()) }
 /// ```
 pub struct Redis {

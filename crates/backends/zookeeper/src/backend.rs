@@ -28,9 +28,8 @@ const QUEUE_MAX: u32 = 10_000;
 ///
 /// let config = Config::parse("zookeeper://zk1,zk2,zk3/prod")?;
 /// let zookeeper = ZooKeeper::connect(config, Arc::new(System::current())).await?;
-/// let lease = Client::new(Arc::new(zookeeper)).lease("report", "42").acquire().await?;
-/// println!("token {}", lease.token());
-/// lease.release().await?;
+/// let leases = Client::new(Arc::new(zookeeper));
+/// leases.lease("report", "42").run(async |lease| println!("token {}", lease.token())).await?;
 /// # Ok(()) }
 /// ```
 pub struct ZooKeeper {

@@ -44,7 +44,7 @@ const INTENT: &str = ".upgrade";
 ///     writer.downgrade().await?; // a reader again
 /// }
 /// assert!(index.read().try_acquire().await?.is_some());
-/// reader.release().await?;
+/// drop(reader.release().await); // the work is done, whatever the release says: see `Lease::release`
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

@@ -60,7 +60,7 @@ impl Quorum {
     /// assert_eq!((founded.nodes, founded.gate), (5, Quorum::GATE));
     ///
     /// let leases = Client::new(Arc::new(Quorum::connect(nodes, None, environment).await?));
-    /// leases.lease("report", "42").acquire().await?.release().await?;
+    /// leases.lease("report", "42").run(async |lease| println!("token {}", lease.token())).await?;
     /// # Ok(()) }
     /// ```
     pub async fn found(

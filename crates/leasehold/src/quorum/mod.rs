@@ -73,8 +73,7 @@ pub use memory_node::MemoryNode;
 ///
 /// nodes[0].stop();
 /// nodes[1].stop(); // three of five are a majority
-/// let lease = leases.lease("report", "42").acquire().await?;
-/// lease.release().await?;
+/// leases.lease("report", "42").run(async |lease| println!("token {}", lease.token())).await?;
 /// # Ok(()) }
 /// ```
 pub struct Quorum {

@@ -8,8 +8,8 @@ mod sqlx_driver;
 
 use std::sync::Arc;
 
-use leasehold_core::{Error, FencingToken, OwnerToken, Pass};
-use leasehold_testkit::servers::PostgresServer;
+use leasehold_core::{Error, Pass};
+use leasehold_testkit::{passes::pass_for, servers::PostgresServer};
 use libtest_mimic::{Arguments, Trial};
 
 /// The name of a test, and its function. It gets a server whose database has the fence.
@@ -34,9 +34,7 @@ fn create_table(server: &PostgresServer, driver: &str) -> String {
 
 /// The pass of a holder of order 7 in the table of this driver.
 fn pass(driver: &str, token: u64, owner: u8) -> Pass {
-    let token = FencingToken::new(token).unwrap();
-    Pass::new(format!("{driver}:order/7").parse().unwrap(), token)
-        .owned_by(OwnerToken::from_bytes([owner; 16]))
+    pass_for(&format!("{driver}:order/7"), token, owner)
 }
 
 /// The two numbers of a refusal: the presented token, and the highest one.
