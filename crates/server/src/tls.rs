@@ -10,9 +10,10 @@ use std::{
 };
 
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_support::certificates;
 use rustls::{
-    RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    ServerConfig,
+    pki_types::{PrivateKeyDer, pem::PemObject as _},
     server::WebPkiClientVerifier,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -128,34 +129,21 @@ impl Files {
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let mut roots = RootCertStore::empty();
-                for authority in certificates(path)? {
-                    roots.add(authority).map_err(|error| named(path, &error))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                let verifier =
-                    verifier.allow_unauthenticated().build().map_err(|error| named(path, &error))?;
+                let roots = certificates::trusted(Some(path))?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = verifier.allow_unauthenticated().build();
+                let verifier = verifier.map_err(|error| certificates::unreadable(path, &error))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| named(&self.key, &error))?;
+        let key = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|error| invalid(format!("cannot read a key from {}: {error}", self.key.display())))?;
         let mut config = builder
-            .with_single_cert(certificates(&self.certificate)?, key)
-            .map_err(|error| named(&self.certificate, &error))?;
+            .with_single_cert(certificates::read_certificates(&self.certificate)?, key)
+            .map_err(|error| certificates::unreadable(&self.certificate, &error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
-    let found = read.map_err(|error| named(path, &error))?;
-    if found.is_empty() { Err(named(path, &"it has no certificate in PEM")) } else { Ok(found) }
-}
-
-fn named(path: &Path, error: &dyn fmt::Display) -> Error {
-    invalid(format!("{}: {error}", path.display()))
 }
 
 fn invalid(message: String) -> Error {

@@ -14,9 +14,12 @@
 //! | [`url`] | the parts that the URLs of all backends have in common |
 //! | [`password`] | a password from a URL or from a file |
 //! | [`tls`] | the files that TLS needs: certificates to trust, a client's certificate and key |
+//! | `certificates` | with the feature `rustls`: reading certificates, and those that the host trusts |
 //! | `postgres` | with the feature `postgres`: telling a PostgreSQL server from a pool, and checking request ids |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "rustls")]
+pub mod certificates;
 pub mod connect_once;
 pub mod gather;
 pub mod gathered_verbs;

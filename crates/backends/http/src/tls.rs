@@ -39,13 +39,13 @@ mod without {
 
 #[cfg(feature = "tls")]
 mod with {
-    use std::{error::Error as StdError, fmt::Display, path::Path, sync::Arc};
+    use std::{error::Error as StdError, sync::Arc};
 
-    use leasehold_core::{Error, ErrorKind, Result};
-    use leasehold_support::{TlsFiles, tls::read_pem};
+    use leasehold_core::Result;
+    use leasehold_support::{TlsFiles, certificates};
     use rustls::{
         ClientConfig, RootCertStore,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+        pki_types::{PrivateKeyDer, ServerName, pem::PemObject as _},
     };
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
@@ -62,13 +62,10 @@ mod with {
         /// # Errors
         /// `Invalid` if a file cannot be read, or if the host trusts no certificate.
         pub(crate) fn new(config: &Config) -> Result<Tls> {
-            // Use ring if the program has not installed another provider. This fails only if another thread has just done it.
-            if rustls::crypto::CryptoProvider::get_default().is_none() {
-                let _ = rustls::crypto::ring::default_provider().install_default();
-            }
+            certificates::install_provider();
             let system_roots = match &config.tls_files.ca {
                 Some(_) => None,
-                None => Some(Arc::new(system_roots()?)),
+                None => Some(certificates::trusted(None)?),
             };
             let tls = Tls { system_roots };
             tls.client_config(&config.tls_files)?; // report wrong files now, not at the first request
@@ -86,55 +83,24 @@ mod with {
         }
 
         fn client_config(&self, files: &TlsFiles) -> Result<ClientConfig> {
-            let roots = match (&files.ca, &self.system_roots) {
-                (Some(path), _) => Arc::new(read_roots(path)?),
-                (None, Some(roots)) => Arc::clone(roots),
-                (None, None) => Arc::new(system_roots()?),
+            let roots = match &self.system_roots {
+                Some(roots) => Arc::clone(roots),
+                None => certificates::trusted(files.ca.as_deref())?,
             };
             let builder = ClientConfig::builder().with_root_certificates(roots);
             let mut config = match (files.read_identity()?, &files.cert, &files.key) {
                 (Some((cert, key)), Some(cert_path), Some(key_path)) => {
-                    let chain = certificates(&cert, cert_path)?;
-                    let key =
-                        PrivateKeyDer::from_pem_slice(&key).map_err(|error| unreadable(key_path, &error))?;
+                    let chain = certificates::parse_certificates(&cert, cert_path)?;
+                    let key = PrivateKeyDer::from_pem_slice(&key)
+                        .map_err(|error| certificates::unreadable(key_path, &error))?;
                     builder
                         .with_client_auth_cert(chain, key)
-                        .map_err(|error| unreadable(cert_path, &error))?
+                        .map_err(|error| certificates::unreadable(cert_path, &error))?
                 }
                 _ => builder.with_no_client_auth(),
             };
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             Ok(config)
         }
-    }
-
-    /// The certificates that the host trusts. Unreadable ones are left out: what they signed is not trusted then.
-    fn system_roots() -> Result<RootCertStore> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            let message = "this host has no certificates to trust: install them (Debian: ca-certificates), or name a file \
-                           with ca_file= in the URL";
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        Ok(roots)
-    }
-
-    fn read_roots(path: &Path) -> Result<RootCertStore> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(&read_pem(path)?, path)? {
-            roots.add(certificate).map_err(|error| unreadable(path, &error))?;
-        }
-        Ok(roots)
-    }
-
-    fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-        let read = CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<Vec<_>, _>>();
-        let found = read.map_err(|error| unreadable(path, &error))?;
-        if found.is_empty() { Err(unreadable(path, &"the file has none")) } else { Ok(found) }
-    }
-
-    fn unreadable(path: &Path, why: &dyn Display) -> Error {
-        Error::new(ErrorKind::Invalid, format!("cannot read certificates from {}: {why}", path.display()))
     }
 }

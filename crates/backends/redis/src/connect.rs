@@ -183,11 +183,7 @@ fn tcp_settings(config: &Config) -> TcpSettings {
 // ADR 0020: the provider of cryptography is ring, unless the program has installed another one.
 #[cfg(feature = "tls")]
 fn tls_address(peer: Peer<'_>) -> Result<ConnectionAddr, StoreError> {
-    // Without a provider rustls panics.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread has just installed one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
+    leasehold_support::certificates::install_provider();
     Ok(ConnectionAddr::TcpTls {
         host: peer.host.to_owned(),
         port: peer.port,
