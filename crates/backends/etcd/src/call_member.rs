@@ -90,7 +90,9 @@ impl Connections {
         let (mut members_left, mut leaderless_since) = (self.config.hosts.len(), None);
         loop {
             let connection = self.get().await?;
-            let request = send(&connection.member);
+            // Boxed: without optimisation a request of the driver has 40 kB, and each future around it would have them, too. A thread
+            // with a stack of 2 MB was too small for them.
+            let request = Box::pin(send(&connection.member));
             let error = match self.call_member(&connection, request, &check, policy).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
