@@ -9,7 +9,7 @@
 //! A resource with a key that is corrupt is listed as unreadable. So one bad value does not hide the others.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -35,10 +35,12 @@ const READ_AT_ONCE_MAX: usize = 1000;
 const NAMES_KEPT: Duration = Duration::from_secs(5);
 /// With more names than this, they are not kept.
 const NAMES_MAX: usize = 200_000;
+/// The names of so many listings are kept: `ls` of some prefixes beside the overview of a server.
+const LISTINGS_MAX: usize = 4;
 
-/// The names that the last listing found, for its next page.
+/// The names that the last listings found, for their next pages. The newest listing is the last one.
 #[derive(Debug, Default)]
-pub(crate) struct ListedResources(Mutex<Option<FoundNames>>);
+pub(crate) struct ListedResources(Mutex<Vec<FoundNames>>);
 
 #[derive(Clone, Debug)]
 struct FoundNames {
@@ -49,16 +51,29 @@ struct FoundNames {
 }
 
 impl ListedResources {
-    fn get(&self, prefix: &str, now: Timestamp) -> Option<Arc<Vec<String>>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.as_ref().is_some_and(|found| found.at.after(NAMES_KEPT) <= now) {
-            *kept = None;
-        }
-        kept.as_ref().filter(|found| found.prefix == prefix).map(|found| Arc::clone(&found.names))
+    fn kept(&self) -> MutexGuard<'_, Vec<FoundNames>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, found: Option<FoundNames>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    fn get(&self, prefix: &str, now: Timestamp) -> Option<Arc<Vec<String>>> {
+        let mut kept = self.kept();
+        kept.retain(|found| now < found.at.after(NAMES_KEPT));
+        kept.iter().find(|found| found.prefix == prefix).map(|found| Arc::clone(&found.names))
+    }
+
+    fn keep(&self, found: FoundNames) {
+        self.forget(&found.prefix);
+        let mut kept = self.kept();
+        if kept.len() >= LISTINGS_MAX {
+            kept.remove(0);
+        }
+        if found.names.len() <= NAMES_MAX {
+            kept.push(found);
+        }
+    }
+
+    fn forget(&self, prefix: &str) {
+        self.kept().retain(|found| found.prefix != prefix);
     }
 }
 
@@ -77,7 +92,7 @@ impl Redis {
                 return Ok(Page::Resources { snapshots, next });
             }
         }
-        self.listed.set(None);
+        self.listed.forget(&listing.prefix);
         Ok(Page::Resources { snapshots, next: None })
     }
 
@@ -96,8 +111,7 @@ impl Redis {
         names.sort_unstable();
         names.dedup();
         let names = Arc::new(names);
-        let found = FoundNames { prefix: listing.prefix.clone(), names: Arc::clone(&names), at: now };
-        self.listed.set(Some(found).filter(|found| found.names.len() <= NAMES_MAX));
+        self.listed.keep(FoundNames { prefix: listing.prefix.clone(), names: Arc::clone(&names), at: now });
         Ok(names)
     }
 
