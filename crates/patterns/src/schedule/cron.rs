@@ -341,8 +341,9 @@ impl Cron {
         let marker = marker.ttl(MARKER_TTL).renew(false).at_least(claim_retention(&self.schedule, at));
         let Some(lease) = marker.try_acquire().await? else { return Ok(false) };
         // `at_least` keeps the resource closed after the release, also if this process dies in the next
-        // moment.
-        lease.release().await?;
+        // moment. If the release fails, the marker is there all the same: whatever the error says, the claim had an
+        // effect.
+        lease.release().await.map_err(|error| error.with_effect(Effect::Unknown))?;
         Ok(true)
     }
 
