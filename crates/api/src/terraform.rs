@@ -48,7 +48,7 @@ impl TerraformQuery {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LockInfo {
-    /// Names the lock: chosen by the client, new for each lock. Whoever shows it may unlock.
+    /// Names the lock: chosen by the client, new for each lock. A caller who shows it may unlock.
     #[serde(rename = "ID")]
     pub id: String,
     /// What is done under the lock.

@@ -12,7 +12,7 @@ use leasehold_core::{
 use crate::{
     NAME,
     config::Config,
-    connection::{Call, Connections, Lane},
+    connection::{Call, Connections, PoolKind},
     wait_requests::WaitRequests,
 };
 
@@ -58,7 +58,7 @@ impl Http {
         let reply: InfoReply = answer.read(&connections.server).map_err(without_effect)?;
         // Renewals have a connection of their own. It is opened now, and shows whether another server at this address has another
         // store.
-        connections.call(&call.in_lane(Lane::Leases)).await.map_err(without_effect)?;
+        connections.call(&call.on(PoolKind::Leases)).await.map_err(without_effect)?;
         let mut info = reply.backend_info();
         info.limits.calls_in_flight = CALLS_IN_FLIGHT;
         let wait_requests = WaitRequests::new(Arc::clone(&connections), environment, reply.limits.entries);

@@ -48,7 +48,7 @@ type Pool = Client<Connector, Full<Bytes>>;
 
 /// Which connections a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum PoolKind {
     /// Claims, waits, queries, orders.
     Claims,
     /// Renewals and releases. Nothing else delays them.
@@ -58,7 +58,7 @@ pub(crate) enum Lane {
 /// A request to the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    pub(crate) lane: Lane,
+    pub(crate) pool: PoolKind,
     method: Method,
     /// With its query.
     path: String,
@@ -73,17 +73,17 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn get(path: String, at_most: Duration) -> Call {
-        let (lane, method, body) = (Lane::Claims, Method::GET, Bytes::new());
-        Call { lane, method, path, body, at_most, may_repeat: true, is_wait: false }
+        let (pool, method, body) = (PoolKind::Claims, Method::GET, Bytes::new());
+        Call { pool, method, path, body, at_most, may_repeat: true, is_wait: false }
     }
 
     pub(crate) fn post(path: &str, body: Vec<u8>, at_most: Duration) -> Call {
-        let (lane, method, body) = (Lane::Claims, Method::POST, Bytes::from(body));
-        Call { lane, method, path: path.to_owned(), body, at_most, may_repeat: true, is_wait: false }
+        let (pool, method, body) = (PoolKind::Claims, Method::POST, Bytes::from(body));
+        Call { pool, method, path: path.to_owned(), body, at_most, may_repeat: true, is_wait: false }
     }
 
-    pub(crate) fn in_lane(self, lane: Lane) -> Call {
-        Call { lane, ..self }
+    pub(crate) fn on(self, pool: PoolKind) -> Call {
+        Call { pool, ..self }
     }
 
     pub(crate) fn never_repeated(self) -> Call {
@@ -227,7 +227,7 @@ impl Connections {
         let mut request = self.request(call, id)?;
         let captured = capture_connection(&mut request);
         let mut connection = ConnectionGuard { captured, is_kept: call.is_wait };
-        let pool = if call.lane == Lane::Leases { &self.leases } else { &self.claims };
+        let pool = if call.pool == PoolKind::Leases { &self.leases } else { &self.claims };
         let exchange = async {
             let response = pool.request(request).await.map_err(|error| self.failed(&error))?;
             self.read(response, id).await

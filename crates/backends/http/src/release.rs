@@ -8,7 +8,7 @@ use leasehold_core::{ClaimRef, ReleaseRequest, Released, Result};
 
 use crate::{
     backend::Http,
-    connection::{Call, Lane},
+    connection::{Call, PoolKind},
     list::{self, ListVerb},
 };
 
@@ -24,7 +24,7 @@ impl Http {
         match list::body(&ReleaseBody::write_many(&bodies, list::timeout_ms(&self.connections))) {
             Ok(body) => {
                 let call = Call::post(routes::RELEASE, body, self.connections.config.timeout);
-                RELEASE.send(&self.connections, call.in_lane(Lane::Leases), requests).await
+                RELEASE.send(&self.connections, call.on(PoolKind::Leases), requests).await
             }
             Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }

@@ -8,7 +8,7 @@ use leasehold_core::{ClaimRef, RenewRequest, Renewal, Result};
 
 use crate::{
     backend::Http,
-    connection::{Call, Lane},
+    connection::{Call, PoolKind},
     list::{self, ListVerb},
 };
 
@@ -24,7 +24,7 @@ impl Http {
         match list::body(&RenewBody::write_many(&bodies, list::timeout_ms(&self.connections))) {
             Ok(body) => {
                 let call = Call::post(routes::RENEW, body, self.connections.config.timeout);
-                RENEW.send(&self.connections, call.in_lane(Lane::Leases), requests).await
+                RENEW.send(&self.connections, call.on(PoolKind::Leases), requests).await
             }
             Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }

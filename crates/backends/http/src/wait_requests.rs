@@ -18,7 +18,7 @@ use std::{
 };
 
 use leasehold_api::{
-    bounds, fields, routes,
+    fields, routes,
     wait::{WaitBody, WaitReply, WaitingClaim},
 };
 use leasehold_core::{ClaimRef, Cursor, Environment, Error, Result, Timestamp};
@@ -38,6 +38,8 @@ const GATHER_WHEN_FULL: Duration = Duration::from_millis(25);
 const AFTER_EMPTY: Duration = Duration::from_millis(50);
 /// How many requests are under way before they are merged.
 const OPEN_MAX: usize = 4;
+/// The most claims of a request. An answer ends the wait of all of them, and the others are sent, and watched for, again.
+const CLAIMS_MAX: usize = 256;
 /// The longest request. Some proxies cut one that is silent for half a minute.
 const WAIT_MAX: Duration = Duration::from_secs(25);
 
@@ -139,7 +141,7 @@ impl WaitRequests {
         environment: Arc<dyn Environment>,
         entries_max: usize,
     ) -> Arc<WaitRequests> {
-        let entries_max = entries_max.clamp(1, bounds::ENTRIES);
+        let entries_max = entries_max.clamp(1, CLAIMS_MAX);
         Arc::new(WaitRequests { connections, environment, entries_max, state: Mutex::default() })
     }
 
