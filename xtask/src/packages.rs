@@ -27,6 +27,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("sqlite3", "the SQLite shell, with which the fence tests write past the fence"),
     ("ca-certificates", "the certificates that TLS trusts by default"),
     ("openssl", "makes the certificates of the TLS tests"),
+    ("curl", "runs the shell scripts of the documentation against the server"),
     ("default-jre-headless", "runs ZooKeeper and Curator"),
     ("libbsh-java", "runs the script with which the tests drive Curator"),
     ("libcurator-recipes-java", "Curator, which must queue together with leasehold"),

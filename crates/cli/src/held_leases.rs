@@ -80,6 +80,11 @@ impl HeldLeases {
         }
     }
 
+    /// Leaves the leases as they are: they run out with their ttl, as this process ends now and renews them no more.
+    pub(crate) fn leave(self) {
+        Box::leak(Box::new(self)); // dropped, they would be released
+    }
+
     /// Releases all leases at the same time. An error, or that a lease was gone, takes precedence in the result.
     pub(crate) async fn release(self, keep: Option<Duration>) -> Result<Released, Error> {
         let releases: Vec<_> = self.0.into_iter().map(|held| held.lease.release(keep)).collect();

@@ -63,6 +63,10 @@ impl KeptProcess {
         let _ = self.has_ended.clone().wait_for(|has_ended| *has_ended).await;
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.has_ended.borrow()
+    }
+
     /// Sends it a signal. An error is ignored: the process may have ended.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = match (&self.handle, Pid::from_raw(self.id.pid)) {

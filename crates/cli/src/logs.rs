@@ -2,7 +2,7 @@
 //!
 //! | option | what is logged |
 //! |---|---|
-//! | `--log-format` alone | warnings: losses, failed renewals, evictions |
+//! | `--log-format` alone, and none for `serve` | warnings: losses, failed renewals, evictions, files that cannot be read |
 //! | `-v` | also what happens to leases: grants, renewals, releases |
 //! | `-vv` | also every request to the store, with the time that it took |
 //! | `-vvv` | everything, also of the libraries below |
@@ -25,7 +25,7 @@ use crate::{
 
 /// Starts the log if `-v` or `--log-format` asks for it, and traces if the environment does.
 pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
-    let layers: Vec<_> = log(global).into_iter().chain(traces::layer(command)?).collect();
+    let layers: Vec<_> = log(global, command).into_iter().chain(traces::layer(command)?).collect();
     if layers.is_empty() {
         return Ok(());
     }
@@ -33,9 +33,11 @@ pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
     started.map_err(|error| Failure::internal(format!("cannot start the log: {error}")))
 }
 
-fn log(global: &Global) -> Option<Box<dyn Layer<Registry> + Send + Sync>> {
+fn log(global: &Global, command: &Command) -> Option<Box<dyn Layer<Registry> + Send + Sync>> {
     let verbose = global.verbose;
-    if verbose == 0 && global.log_format.is_none() {
+    // A server has no other way to say that its tokens cannot be read, for example.
+    let warns = matches!(command, Command::Serve(_)) && !global.quiet;
+    if verbose == 0 && global.log_format.is_none() && !warns {
         return None;
     }
     let filter = filter_fn(move |metadata| is_shown(metadata, verbose));

@@ -461,6 +461,19 @@ fn a_keeper_that_is_told_to_end_tells_its_process() {
     eventually("the keeper has ended", || !is_alive(keeper));
 }
 
+/// At a shutdown everything gets TERM. The lease was free at once, and the process still worked.
+#[test]
+fn a_keeper_that_is_told_to_end_leaves_the_lease_to_a_process_that_works_on() {
+    let dir = TestDir::new();
+    let kept = kept_process(&dir);
+    let pid = kept.pid().to_string();
+    prints(&dir, &["acquire", "--ttl", "1h", "--keep", &pid, "--on-loss", "none", "x/1"]);
+    let keeper = keeper_of(&kept);
+    send(keeper, Signal::TERM);
+    eventually("the keeper has ended", || !is_alive(keeper));
+    assert!(is_held(&dir), "it runs out with its ttl");
+}
+
 #[test]
 fn a_lease_that_nobody_could_read_is_released() {
     let dir = TestDir::new();

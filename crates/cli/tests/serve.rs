@@ -3,6 +3,13 @@
 
 mod support;
 
+use std::{
+    io::{BufRead as _, BufReader},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    process::Stdio,
+    time::Duration,
+};
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{TestDir, serving::Serving};
@@ -133,6 +140,124 @@ fn a_token_is_made_used_listed_and_revoked() {
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("leasehold token ls"));
     let bad = token(&["new", "x", "--role", "root"]);
     assert_eq!(bad.status.code(), Some(64));
+}
+
+/// Of twenty tokens made at once, four were in the file.
+#[test]
+fn tokens_that_are_made_at_once_are_all_in_the_file() {
+    let directory = TestDir::new();
+    let new = |number: u32| {
+        let mut command = directory.leasehold();
+        command.args(["token", "--tokens", "t.toml", "new", &number.to_string(), "--role", "client"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let made: Vec<_> = (0..12).map(new).collect();
+    for mut child in made {
+        assert!(child.wait().unwrap().success());
+    }
+    let listed = directory.leasehold().args(["token", "--tokens", "t.toml", "ls"]).output().unwrap();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 12);
+}
+
+/// The file belonged to another user after a change, and the server went on with the revoked token.
+#[test]
+fn a_changed_tokens_file_keeps_its_owner_and_its_permissions() {
+    let directory = TestDir::new();
+    let token = |arguments: &[&str]| {
+        let made =
+            directory.leasehold().args(["token", "--tokens", "t.toml"]).args(arguments).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+    };
+    token(&["new", "one", "--role", "client"]);
+    let path = directory.path("t.toml");
+    let owner = if rustix::process::geteuid().is_root() { Some(65534) } else { None };
+    std::os::unix::fs::chown(&path, owner, None).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let before = std::fs::metadata(&path).unwrap();
+    token(&["new", "two", "--role", "client"]);
+    let after = std::fs::metadata(&path).unwrap();
+    assert_ne!(before.ino(), after.ino(), "it was replaced");
+    assert_eq!((before.uid(), before.gid(), before.mode()), (after.uid(), after.gid(), after.mode()));
+}
+
+#[test]
+fn a_token_that_could_do_nothing_or_is_not_clear_is_refused() {
+    let directory = TestDir::new();
+    let new = |arguments: &[&str]| {
+        let mut command = directory.leasehold();
+        command.args(["token", "--tokens", "t.toml", "new", "x", "--role", "client"]).args(arguments);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(new(&["--certificate", "svc.example.org"]).0, Some(0));
+    for (arguments, words) in [
+        (["--certificate", "SVC.example.org"], "the same certificate"),
+        (["--namespace", "Acme Corp:"], "no namespace"),
+        (["--kind", "a/b"], "no kind"),
+        (["--expires-in", "0s"], "between a second and a hundred years"),
+        (["--expires-in", "100000000000y"], "--expires-in"),
+        (["--expires-in", "9000y"], "between a second and a hundred years"),
+    ] {
+        let (code, line) = new(&arguments);
+        assert_eq!(code, Some(64), "{arguments:?}: {line}");
+        assert!(line.contains(words), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn a_tokens_file_that_becomes_bad_is_reported_without_being_asked() {
+    let directory = TestDir::new();
+    std::fs::write(directory.path("t.toml"), "").unwrap();
+    let mut command = directory.leasehold();
+    command.stderr(Stdio::piped());
+    let mut server = Serving::run(command, &["--tokens", "t.toml"]);
+    std::fs::write(directory.path("t.toml"), "nonsense").unwrap();
+    let mut lines = BufReader::new(server.child.stderr.take().unwrap()).lines();
+    let line = lines.find_map(|line| line.ok().filter(|line| line.contains("t.toml"))).unwrap();
+    assert!(line.contains("ERROR") || line.contains("WARN"), "{line}");
+}
+
+/// The script of `docs/http.md`, with shorter times.
+#[test]
+fn the_shell_script_of_the_documentation_renews_and_stops_its_command() {
+    let page = std::fs::read_to_string("../../docs/http.md").unwrap();
+    let script = page.split("```sh\n").find(|part| part.starts_with("#!/bin/sh")).unwrap();
+    let script = script.split("```").next().unwrap();
+    assert!(script.contains("sleep 10") && script.contains("30000") && script.contains("127.0.0.1:7420"));
+    let directory = TestDir::new();
+    let server = Serving::start(&directory, &[]);
+    let script = script.replace("sleep 10", "sleep 0.5").replace("30000", "2000");
+    std::fs::write(directory.path("lease.sh"), script.replace("127.0.0.1:7420", &server.address)).unwrap();
+    // Longer than the ttl: it is renewed.
+    let run = |command: &str| {
+        directory.command("sh").args(["lease.sh", "report/1", "sh", "-c", command]).spawn().unwrap()
+    };
+    let mut ended = run("sleep 4; touch done; exit 7");
+    support::eventually("it holds", || {
+        server.request("GET", "/v1/resource?name=report/1", "").1["holders"][0].is_object()
+    });
+    let first = server.request("GET", "/v1/resource?name=report/1", "").1["holders"][0]["token"].clone();
+    while ended.try_wait().unwrap().is_none() {
+        let seen = server.request("GET", "/v1/resource?name=report/1", "").1;
+        let token = &seen["holders"][0]["token"];
+        assert!(token.is_null() || *token == first, "{seen}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(ended.wait().unwrap().code(), Some(7));
+    assert!(directory.path("done").exists());
+    support::eventually("it is released", || {
+        server.request("GET", "/v1/resource?name=report/1", "").1["holders"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+    });
+    // A server that is gone: the renewal fails, and the command is stopped.
+    let mut ended = run("exec sleep 60");
+    support::eventually("it holds", || {
+        server.request("GET", "/v1/resource?name=report/1", "").1["holders"][0].is_object()
+    });
+    drop(server);
+    support::eventually("the command is stopped", || ended.try_wait().unwrap().is_some());
+    assert_eq!(ended.wait().unwrap().code(), Some(143));
 }
 
 #[test]

@@ -93,7 +93,8 @@ mod serving {
     use std::{fs, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
     use leasehold_api::fields::StoreId;
-    use leasehold_server::{Access, Config, Server, TokenFile};
+    use leasehold_server::{Access, Config, ConnectionLimits, Server, TokenFile};
+    use rustix::process::{Resource, getrlimit, setrlimit};
     use serde_json::json;
     use tokio::net::TcpListener;
 
@@ -107,6 +108,11 @@ mod serving {
         store::Store,
     };
 
+    /// Files that are no connections of callers: connections to the store, tokens, certificates, what the process has anyway.
+    const FILES_OF_OUR_OWN: usize = 100;
+    const CONNECTIONS_MIN: usize = 16;
+    /// One connection of so many is not for waiting.
+    const RENEWALS_HAVE_ONE_OF: usize = 8;
     /// A look at a store that is never idle costs others their time.
     const SAMPLE_EVERY_MIN: Duration = Duration::from_millis(100);
 
@@ -120,6 +126,7 @@ mod serving {
         config.leases_end_with_server = serve.leases_end_with_this_server;
         config.bury_always = serve.bury_always;
         config.sampling.every = serve.sample_every.max(SAMPLE_EVERY_MIN);
+        limit_connections(&mut config.limits, raise_file_limit());
         let environment = Arc::new(leasehold::System::current());
         if let Some(path) = &serve.tokens {
             config.access = Access::Tokens(TokenFile::open(path, environment.clone()).map_err(in_config)?);
@@ -156,6 +163,26 @@ mod serving {
         context.write_metrics();
         crate::traces::end();
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Lets this process open as many files as it may, and returns how many.
+    fn raise_file_limit() -> usize {
+        let mut limits = getrlimit(Resource::Nofile);
+        let soft = limits.current;
+        limits.current = limits.maximum;
+        let now = match setrlimit(Resource::Nofile, limits) {
+            Ok(()) => limits.current,
+            Err(_) => soft,
+        };
+        now.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+    }
+
+    /// Each connection is a file. Some files are left for the store, and some connections for renewals: otherwise nothing could be
+    /// accepted any more while all places are taken by waiting claims.
+    fn limit_connections(limits: &mut ConnectionLimits, files: usize) {
+        limits.connections =
+            limits.connections.min(files.saturating_sub(FILES_OF_OUR_OWN).max(CONNECTIONS_MIN));
+        limits.waiters = limits.waiters.min(limits.connections - limits.connections / RENEWALS_HAVE_ONE_OF);
     }
 
     /// Listens on an address that this option gave.
@@ -330,6 +357,18 @@ mod serving {
             for url in ["leases.example.org", "https://", "https://user@host", "ftp://x"] {
                 assert!(hosts(url).unwrap_err().contains("not a URL"), "{url}");
             }
+        }
+
+        #[test]
+        fn few_files_leave_connections_for_renewals_and_files_for_the_store() {
+            let limits = |files| {
+                let mut limits = ConnectionLimits::default();
+                limit_connections(&mut limits, files);
+                (limits.connections, limits.waiters)
+            };
+            assert_eq!(limits(usize::MAX), (24_000, 20_000));
+            assert_eq!(limits(1024), (924, 809));
+            assert_eq!(limits(10), (16, 14));
         }
 
         #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown},
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime},
@@ -60,12 +60,12 @@ struct New {
     #[arg(long, value_name = "NAME")]
     kind: Vec<String>,
     /// How long it is valid, such as 90d [default: until it is revoked]
-    #[arg(long, value_name = "DURATION", value_parser = args::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = expires_in)]
     expires_in: Option<Duration>,
     /// The longest ttl of its leases
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     max_ttl: Option<Duration>,
-    /// The most claims of it that may wait
+    /// The most claims of it that may wait in open requests
     #[arg(long, value_name = "N")]
     max_waiters: Option<usize>,
     /// The most requests per second; renewals and releases have the same number of their own
@@ -85,6 +85,10 @@ enum RoleName {
 
 impl Token {
     pub(crate) fn run(&self, output: Output) -> Result<ExitCode, Failure> {
+        let _lock = match &self.action {
+            Action::Ls => None,
+            Action::New(_) | Action::Revoke { .. } => Some(lock(&self.tokens)?),
+        };
         match &self.action {
             Action::New(new) => self.add(new, output)?,
             Action::Ls => self.list(output)?,
@@ -203,23 +207,57 @@ fn without(text: &str, id: &str) -> String {
     rest
 }
 
-/// Replaces the file by renaming: a server reads the old or the new one, never a part. Only this user may read it.
+/// The longest time until a token expires: a hundred years.
+const EXPIRES_IN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+fn expires_in(text: &str) -> Result<Duration, String> {
+    let left = args::duration(text)?;
+    if left < Duration::from_secs(1) || left > EXPIRES_IN_MAX {
+        return Err("a token lasts between a second and a hundred years".to_owned());
+    }
+    Ok(left)
+}
+
+/// Waits for other commands that change the file. The directory is locked, because the file itself is replaced.
+fn lock(path: &Path) -> Result<fs::File, Failure> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let locked = fs::File::open(directory).and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|error| {
+        let message =
+            format!("the directory of the tokens file, {}, cannot be locked: {error}", directory.display());
+        Failure::config(message).hint("name a file in another directory with --tokens")
+    })
+}
+
+/// Replaces the file by renaming: a server reads the old or the new one, never a part. A new file is for this user alone; one that was
+/// there keeps its owner and its permissions, or the server could not read it any more.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
     let mut next = path.as_os_str().to_owned();
     next.push(format!(".{}", std::process::id()));
     let next = PathBuf::from(next);
-    let write = || {
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&next, path)
-    };
-    write().map_err(|error| {
+    write_beside(&next, path, text).map_err(|error| {
         drop(fs::remove_file(&next));
         Failure::config(format!("the tokens file {} cannot be written: {error}", path.display()))
     })
+}
+
+fn write_beside(next: &Path, path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(next)?;
+    match fs::metadata(path) {
+        Ok(earlier) => {
+            fchown(&file, Some(earlier.uid()), Some(earlier.gid()))?;
+            file.set_permissions(earlier.permissions())?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(next, path)
 }
 
 fn expires(entry: &TokenEntry) -> Option<String> {

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 /// How long one side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_WITHIN: Duration = Duration::from_secs(10);
 /// The length of an owner token.
 const OWNER_LENGTH: usize = 32;
 
@@ -52,7 +52,7 @@ impl Control {
                 continue;
             };
             let mut text = [0; OWNER_LENGTH];
-            let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut text)).await;
+            let read = tokio::time::timeout(REPLY_WITHIN, stream.read_exact(&mut text)).await;
             if matches!(read, Ok(Ok(_))) && text == *self.owner.reveal().as_bytes() {
                 return ReleaseReply(stream);
             }
@@ -87,7 +87,7 @@ pub(crate) enum KeeperReply {
 pub(crate) async fn ask_to_release(owner: OwnerToken) -> KeeperReply {
     let connected = address(owner).and_then(|address| StdStream::connect_addr(&address));
     let Ok(stream) = connected else { return KeeperReply::NoKeeper };
-    let replied = tokio::time::timeout(PATIENCE, exchange(stream, owner)).await;
+    let replied = tokio::time::timeout(REPLY_WITHIN, exchange(stream, owner)).await;
     match replied.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(None) => KeeperReply::NoKeeper,
         Ok(Some(line)) if line == Released::AlreadyGone.as_str() => KeeperReply::AlreadyGone,

@@ -190,14 +190,18 @@ impl Keeping<'_> {
             None => Ending::Unused,
         };
         let mut reply = None;
-        let is_lost = matches!(ending, Ending::Lost(_));
+        let (is_lost, is_told) = (matches!(ending, Ending::Lost(_)), matches!(ending, Ending::Signal(_)));
         match ending {
             Ending::Unused => {}
             Ending::Requested(to) => reply = Some(to),
             Ending::Lost(why) => reply = self.lost(&why).await,
             Ending::Signal(signal) => reply = self.told_to_end(signal).await,
         }
-        let Keeping { leases, file, record, .. } = self;
+        let Keeping { leases, file, record, process, .. } = self;
+        if is_told && reply.is_none() && !process.has_ended() {
+            // It still works: nobody else may be granted at once.
+            return leases.leave();
+        }
         let release = tokio::time::timeout(RELEASE_MAX, leases.release(None));
         let released = release.await.unwrap_or_else(|_| {
             Err(leasehold::Error::new(
@@ -268,7 +272,8 @@ impl Keeping<'_> {
         self.until_process_ends(self.deadline).await
     }
 
-    /// Without its keeper the process would work on without a lease, so it is told as if the lease were lost.
+    /// Without its keeper the process would work on without a lease, so it is told as if the lease were lost. It has one ttl to end,
+    /// and what remains of the lease then.
     async fn told_to_end(&self, signal: Signal) -> Option<ReleaseReply> {
         self.tell_process(&format!("the keeper of the lease got signal {}", signal.as_raw()));
         match self.on_loss() {

@@ -169,8 +169,7 @@ impl Acquire {
             let _ = file.map(|file| file.released(&record.held));
             return Err(failure);
         }
-        // The lease outlives this process: dropped, it would be released.
-        Box::leak(Box::new(leases));
+        leases.leave();
         if !output.json {
             output.note(&granted.warning(&session::program(global, &context.store)));
         }
