@@ -74,7 +74,7 @@ pub(crate) async fn claim(call: &Call<'_>, claim: &mut Claim) -> Result<(), Prob
     if let Some(from) = &mut claim.takes_over_from {
         owner(from.owner)?;
         tombstone(from.tombstone)?;
-        from.tombstone = buried(call.shared, from.tombstone);
+        from.tombstone = tombstone_of(call.shared, from.tombstone);
     }
     match claim.floor {
         Some(floor) => self::floor(call.shared, claim, floor).await,
@@ -98,7 +98,7 @@ fn tombstone(tombstone: Option<Duration>) -> Result<(), Problem> {
 const REPEATED_WITHIN: Duration = Duration::from_secs(600);
 
 /// The tombstone of a claim that ends: as asked for, or longer if the server leaves one for every claim.
-fn buried(shared: &Shared, tombstone: Option<Duration>) -> Option<Duration> {
+pub(crate) fn tombstone_of(shared: &Shared, tombstone: Option<Duration>) -> Option<Duration> {
     tombstone.max(shared.config.bury_always.then_some(REPEATED_WITHIN))
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn renewal(call: &Call<'_>, request: &mut RenewRequest) -> Result<(),
 pub(crate) fn release(call: &Call<'_>, request: &mut ReleaseRequest) -> Result<(), Problem> {
     owner(request.owner)?;
     tombstone(request.tombstone)?;
-    request.tombstone = buried(call.shared, request.tombstone);
+    request.tombstone = tombstone_of(call.shared, request.tombstone);
     let most = leasehold_api::fields::ms_down(call.ttl_max());
     at_most("keep_for_ms", request.keep_for.map_or(0, leasehold_api::fields::ms_up), most)
 }

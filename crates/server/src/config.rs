@@ -70,7 +70,8 @@ pub struct ConnectionLimits {
 
 impl Default for ConnectionLimits {
     fn default() -> ConnectionLimits {
-        ConnectionLimits { connections: 20_000, connections_per_peer: 1000, streams: 256, waiters: 20_000 }
+        // More connections than waiters: over HTTP/1.1 each waiter has one of its own, and renewals need others.
+        ConnectionLimits { connections: 24_000, connections_per_peer: 1000, streams: 256, waiters: 20_000 }
     }
 }
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `config` | addresses, limits and timeouts |
 //! | `listener`, `connection`, `timed_stream` | accepting connections, their caps and timeouts, draining |
+//! | `hangup` | that a peer has gone while its request waits |
 //! | `router`, `guard` | from a request to its route; checks on the host, the browser and the caller |
 //! | `body`, `answer` | reading a request, writing an answer |
 //! | `routes` | one file per route |
@@ -29,6 +30,7 @@ mod config;
 mod connection;
 mod file_state;
 mod guard;
+mod hangup;
 mod listener;
 mod metrics;
 mod places;

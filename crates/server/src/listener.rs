@@ -22,7 +22,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{config::ConnectionLimits, connection, router::Door, server::Shared};
+use crate::{config::ConnectionLimits, connection, router::ListenerKind, server::Shared};
 
 /// The pause after a failed accept: the process is out of file descriptors, for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ const METRICS_CONNECTIONS: usize = 64;
 
 /// Serves until `until` resolves, then drains.
 pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, until: impl Future<Output = ()>) {
-    let mut connections = Connections::new(Door::Api, shared.config.limits);
+    let mut connections = Connections::new(ListenerKind::Api, shared.config.limits);
     let mut until = pin!(until);
     loop {
         tokio::select! {
@@ -54,7 +54,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, listener: TcpListener, until: imp
 /// Serves metrics until the future is dropped.
 pub(crate) async fn serve_metrics(shared: Arc<Shared>, listener: TcpListener) {
     let limits = ConnectionLimits { connections: METRICS_CONNECTIONS, ..shared.config.limits };
-    let mut connections = Connections::new(Door::Metrics, limits);
+    let mut connections = Connections::new(ListenerKind::Metrics, limits);
     loop {
         tokio::select! {
             accepted = listener.accept() => connections.start(&shared, accepted).await,
@@ -64,15 +64,15 @@ pub(crate) async fn serve_metrics(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 struct Connections {
-    door: Door,
+    kind: ListenerKind,
     tasks: JoinSet<()>,
     limits: ConnectionLimits,
     per_peer: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Connections {
-    fn new(door: Door, limits: ConnectionLimits) -> Connections {
-        Connections { door, tasks: JoinSet::new(), limits, per_peer: Arc::default() }
+    fn new(kind: ListenerKind, limits: ConnectionLimits) -> Connections {
+        Connections { kind, tasks: JoinSet::new(), limits, per_peer: Arc::default() }
     }
 
     async fn start(&mut self, shared: &Arc<Shared>, accepted: io::Result<(TcpStream, std::net::SocketAddr)>) {
@@ -86,12 +86,13 @@ impl Connections {
         let counted = PeerCount::new(&self.per_peer, peer.ip(), self.limits.connections_per_peer);
         let Some(counted) = counted.filter(|_| self.tasks.len() < self.limits.connections) else {
             tracing::debug!(%peer, "a connection was refused: there are too many");
+            shared.metrics.connection_refused();
             return; // dropped, which closes it
         };
-        let (shared, door) = (Arc::clone(shared), self.door);
+        let (shared, kind) = (Arc::clone(shared), self.kind);
         self.tasks.spawn(async move {
             let _open = OpenConnection::new(&shared);
-            connection::serve(Arc::clone(&shared), stream, peer, door).await;
+            connection::serve(Arc::clone(&shared), stream, peer, kind).await;
             drop(counted);
         });
     }

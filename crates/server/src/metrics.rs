@@ -28,6 +28,7 @@ struct Counts {
     requests: BTreeMap<(&'static str, u16), u64>,
     seconds: BTreeMap<&'static str, Histogram>,
     problems: BTreeMap<&'static str, u64>,
+    connections_refused: u64,
     store: BTreeMap<&'static str, Histogram>,
     store_failed: BTreeMap<&'static str, u64>,
 }
@@ -81,9 +82,19 @@ impl Metrics {
         let mut counts = self.counts();
         *counts.requests.entry((route, status)).or_default() += 1;
         counts.seconds.entry(route).or_default().record(took);
-        if let Some(kind) = problem.and_then(ProblemKind::named) {
-            *counts.problems.entry(kind.as_str()).or_default() += 1;
+        if let Some(kind) = problem {
+            counts.refused(kind);
         }
+    }
+
+    /// An entry of a list was refused.
+    pub(crate) fn refused(&self, kind: &str) {
+        self.counts().refused(kind);
+    }
+
+    /// A connection was closed at once, because there are too many.
+    pub(crate) fn connection_refused(&self) {
+        self.counts().connections_refused += 1;
     }
 
     /// A call of the store was answered, or given up.
@@ -100,6 +111,7 @@ impl Metrics {
         let counts = self.counts();
         let mut text = String::new();
         counts.write_requests(&mut text, routes);
+        counts.write_connections(&mut text);
         counts.write_store_calls(&mut text);
         for (name, help, value) in [
             ("leasehold_http_waiting", "Claims that wait in open requests.", gauges.waiting),
@@ -124,6 +136,12 @@ fn write_head(text: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 impl Counts {
+    fn refused(&mut self, kind: &str) {
+        if let Some(kind) = ProblemKind::named(kind) {
+            *self.problems.entry(kind.as_str()).or_default() += 1;
+        }
+    }
+
     fn write_requests(&self, text: &mut String, routes: &[&'static str]) {
         let name = "leasehold_http_requests_total";
         write_head(text, name, "counter", "Requests, by route and status.");
@@ -141,11 +159,27 @@ impl Counts {
             histogram.write(text, name, &format!("route=\"{route}\""));
         }
         let name = "leasehold_http_refused_total";
-        write_head(text, name, "counter", "Requests that were refused, by the kind of their problem.");
+        write_head(
+            text,
+            name,
+            "counter",
+            "Requests and entries of lists that were refused, by the kind of their problem.",
+        );
         for kind in ProblemKind::ALL {
             let count = self.problems.get(kind.as_str()).copied().unwrap_or(0);
             let _ = writeln!(text, "{name}{{kind=\"{}\"}} {count}", kind.as_str());
         }
+    }
+
+    fn write_connections(&self, text: &mut String) {
+        let name = "leasehold_http_connections_refused_total";
+        write_head(
+            text,
+            name,
+            "counter",
+            "Connections that were closed at once, because there were too many.",
+        );
+        let _ = writeln!(text, "{name} {}", self.connections_refused);
     }
 
     fn write_store_calls(&self, text: &mut String) {

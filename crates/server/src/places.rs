@@ -186,7 +186,7 @@ async fn keep(places: std::sync::Weak<Places>, store: Store) {
 async fn renew(places: Arc<Places>, store: Store, due: Vec<(u64, RenewRequest)>) {
     // A renewal that takes longer than a third of the ttl is repeated.
     let ttl = due.iter().map(|(_, request)| request.ttl).min().unwrap_or_default();
-    let limit = every(ttl).clamp(Duration::from_secs(1), store.timeout());
+    let limit = every(ttl).max(Duration::from_secs(1)).min(store.timeout());
     let (ids, requests): (Vec<u64>, Vec<RenewRequest>) = due.into_iter().unzip();
     let replies = store.renew_many(requests, limit).await;
     for (id, reply) in ids.into_iter().zip(&replies) {

@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use hyper::{Method, Request, Response, body::Incoming, http::request::Parts};
 use leasehold_api::{Problem, ProblemKind, routes as paths};
 use tokio::time::Instant;
@@ -11,7 +10,10 @@ use tracing::Instrument as _;
 use crate::{
     access::{Caller, Role},
     answer::{Answer, ResponseBody},
-    body, guard, routes,
+    body::{self, Body},
+    guard,
+    hangup::Hangup,
+    routes,
     server::Shared,
     spans,
 };
@@ -104,7 +106,7 @@ impl Route {
 
 /// What a connection may ask for, by the address that it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum ListenerKind {
     /// The routes of the API.
     Api,
     /// `/metrics`, `/healthz` and `/readyz`, without a token.
@@ -145,12 +147,14 @@ fn methods_at(path: &str) -> Option<String> {
 }
 
 /// Who is at the other end of a connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    pub(crate) door: Door,
+    pub(crate) listener: ListenerKind,
     /// The names in its client certificate, which our own TLS has checked.
     pub(crate) certificate: Arc<[String]>,
+    /// Tells when it has gone.
+    pub(crate) hangup: Hangup,
 }
 
 /// What a route knows of its request.
@@ -183,9 +187,11 @@ pub(crate) async fn answer(
     let open = routes::open::answer(shared, &head);
     let mut answer = match open {
         // The address for metrics has nothing else.
-        _ if peer.door == Door::Metrics && head.uri.path() == paths::OPENAPI => metrics_only(shared, &head),
+        _ if peer.listener == ListenerKind::Metrics && head.uri.path() == paths::OPENAPI => {
+            metrics_only(shared, &head)
+        }
         Some(answer) => answer,
-        None if peer.door == Door::Metrics => metrics_only(shared, &head),
+        None if peer.listener == ListenerKind::Metrics => metrics_only(shared, &head),
         None => dispatch(shared, peer, &head, incoming, &mut log).instrument(span.clone()).await.into(),
     };
     if answer.status == ProblemKind::MethodNotAllowed.status() {
@@ -251,18 +257,21 @@ async fn dispatch(
     }
     caller.check_role(route.role())?;
     let call = Call { shared, caller, peer, read_at: Instant::now() };
-    let bytes = match route.method() {
-        Method::POST if !routes::terraform::has_body(head, &incoming) => Bytes::new(),
-        Method::POST => body::read(&head.headers, incoming, shared.config.timeouts.body).await?,
-        _ => Bytes::new(),
+    let body = match route.method() {
+        Method::POST if routes::terraform::has_body(head, &incoming) => {
+            body::read(&head.headers, incoming, &shared.body_memory, shared.config.timeouts.body).await?
+        }
+        _ => Body::default(),
     };
+    let bytes = &body.bytes;
+    peer.hangup.watch();
     // Boxed, so that a connection that does nothing is small, and one that waits holds only the future of its own route.
     match route {
-        Route::Acquire => Box::pin(routes::acquire::answer(&call, &bytes)).await,
-        Route::Renew => Box::pin(routes::renew::answer(&call, &bytes)).await,
-        Route::Release => Box::pin(routes::release::answer(&call, &bytes)).await,
-        Route::Wait => Box::pin(routes::wait::answer(&call, &bytes)).await,
-        Route::Orders => Box::pin(routes::orders::answer(&call, &bytes)).await,
+        Route::Acquire => Box::pin(routes::acquire::answer(&call, bytes)).await,
+        Route::Renew => Box::pin(routes::renew::answer(&call, bytes)).await,
+        Route::Release => Box::pin(routes::release::answer(&call, bytes)).await,
+        Route::Wait => Box::pin(routes::wait::answer(&call, bytes)).await,
+        Route::Orders => Box::pin(routes::orders::answer(&call, bytes)).await,
         Route::Resource => Box::pin(routes::resource::answer(&call, body::query(&head.uri)?)).await,
         Route::Resources => Box::pin(routes::resources::answer(&call, &body::query(&head.uri)?)).await,
         Route::Audit => Box::pin(routes::audit::answer(&call, &body::query(&head.uri)?)).await,
@@ -270,7 +279,7 @@ async fn dispatch(
         Route::Overview => Box::pin(routes::overview::answer(&call, &body::query(&head.uri)?)).await,
         Route::Events => routes::events::answer(&call, &head.headers),
         Route::Terraform => {
-            Box::pin(routes::terraform::answer(&call, &head.method, &body::query(&head.uri)?, &bytes)).await
+            Box::pin(routes::terraform::answer(&call, &head.method, &body::query(&head.uri)?, bytes)).await
         }
         Route::Info => Ok(routes::info::answer(&call)),
         Route::Metrics => Ok(metrics(shared)),

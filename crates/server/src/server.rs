@@ -13,8 +13,8 @@ use tokio::{
 };
 
 use crate::{
-    access::Access, config::Config, listener, metrics::Metrics, places::Places, sampler::Sampler,
-    session_deadlines::SessionDeadlines, store::Store,
+    access::Access, body::BodyMemory, config::Config, listener, metrics::Metrics, places::Places,
+    sampler::Sampler, session_deadlines::SessionDeadlines, store::Store,
 };
 
 /// What all connections share.
@@ -29,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) body_memory: BodyMemory,
     /// Open connections.
     pub(crate) connections: AtomicUsize,
     pub(crate) store_header: HeaderValue,
@@ -128,6 +129,7 @@ impl Server {
             waiters: Arc::new(Semaphore::new(config.limits.waiters.min(Semaphore::MAX_PERMITS))),
             draining: watch::Sender::new(false),
             metrics,
+            body_memory: BodyMemory::new(),
             connections: AtomicUsize::new(0),
             leases_end_with_server: config.leases_end_with_server,
             backend,

@@ -41,6 +41,9 @@ const SOON: Duration = Duration::from_secs(2);
 /// From this position on, waiters ask equally late after an expiry.
 const AFTER_EXPIRY_STEPS_MAX: u32 = 40;
 
+/// The shortest ttl of a place that this server keeps: one that ends sooner is asked for again and again.
+const PLACE_TTL_MIN: Duration = Duration::from_secs(1);
+
 /// A claim that is asked on behalf of a caller.
 pub(crate) struct Waiting<'a> {
     shared: &'a Shared,
@@ -58,8 +61,11 @@ pub(crate) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     /// `read_at` is when the server read the request.
-    pub(crate) fn new(shared: &'a Shared, claim: Claim, read_at: Instant, wait: Duration) -> Waiting<'a> {
+    pub(crate) fn new(shared: &'a Shared, mut claim: Claim, read_at: Instant, wait: Duration) -> Waiting<'a> {
         let when_blocked = claim.when_blocked;
+        if !wait.is_zero() {
+            claim.place_ttl = claim.place_ttl.max(PLACE_TTL_MIN);
+        }
         let pauses = Backoff::new();
         let ends_at = read_at + wait;
         Waiting {
@@ -194,7 +200,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Whether the claim asks when the state changes by itself. Those near the head do. For the others it is enough that one of them
-    /// does, or that a place is renewed, where that passes over waiters that do not answer: a release wakes whoever is next.
+    /// does, or that a place is renewed, where that passes over waiters that do not answer: a release wakes the next waiter.
     fn follows(&self, blocked: &Blocked, changes_in: Duration) -> bool {
         let passes_over = self.shared.backend.info().capabilities.passes_over;
         blocked.ahead < FOLLOWERS || changes_in <= SOON || !passes_over

@@ -220,6 +220,11 @@ async fn pages_and_cursors_show_only_what_the_caller_may_see() {
         let order = json!({"resource": name, "action": "pause", "lasting_ms": 60000, "why": "test"});
         assert_eq!(guarded.post(&all, "/v1/orders", &order).await.status, 200);
     }
+    // More than a hundred pages of one resource each, before those that the caller may see.
+    for number in 0..150 {
+        let name = format!("aardvark:a/{number}");
+        assert_eq!(guarded.post(&all, "/v1/acquire", &lease(&name, OWNER)).await.status, 200);
+    }
     let (mut seen, mut after) = (Vec::new(), String::new());
     for _ in 0..10 {
         let page = guarded.get(&acme, &format!("/v1/resources?limit=1{after}")).await;
@@ -255,7 +260,7 @@ async fn pages_and_cursors_show_only_what_the_caller_may_see() {
     }
     assert_eq!(audited, 3);
     let everything = guarded.get(&all, "/v1/resources").await;
-    assert_eq!(everything.body["resources"].as_array().unwrap().len(), names.len());
+    assert_eq!(everything.body["resources"].as_array().unwrap().len(), names.len() + 150);
     assert_eq!(guarded.get(&all, "/v1/leaks").await.status, 200);
 }
 

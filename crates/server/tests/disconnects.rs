@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Duration};
 use leasehold::Memory;
 use serde_json::json;
 use support::{Connection, OTHER, OWNER, TestServer, config, post, waiting};
-use tokio::io::AsyncWriteExt as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 /// A server with a held resource, on which places last for half a second.
 async fn held() -> TestServer {
@@ -69,19 +72,86 @@ async fn a_reset_stream_ends_the_keeping_of_a_place_and_not_the_connection() {
     assert_eq!(connection.get("/v1/info").await.status, 200);
 }
 
+/// A claim as it is on the wire.
+fn request_text(claim: &serde_json::Value) -> String {
+    let body = claim.to_string();
+    format!(
+        "POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+async fn send_bytes(server: &TestServer, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
 #[tokio::test]
 async fn a_half_closed_connection_counts_as_a_disconnect() {
     let server = held().await;
-    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    let body = short_place(false).to_string();
-    let head = format!(
-        "POST /v1/acquire HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut stream = send_bytes(&server, &request_text(&short_place(false))).await;
     server.until_queued("report/1", 1).await;
     stream.shutdown().await.unwrap(); // FIN, and the process still reads
     server.until_queued("report/1", 0).await;
+}
+
+/// A byte behind the body hid the end of the connection: the claim of a dead caller was granted a minute later.
+#[tokio::test]
+async fn what_follows_the_request_hides_no_disconnect() {
+    let next = "GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for hangup in [false, true] {
+        for behind in ["\r\n", next, &next.repeat(1000)] {
+            let server = held().await;
+            let stream = send_bytes(&server, &(request_text(&short_place(hangup)) + behind)).await;
+            if behind.len() < 1000 {
+                server.until_queued("report/1", 1).await;
+            }
+            drop(stream);
+            server.until_queued("report/1", 0).await;
+        }
+    }
+}
+
+/// A request without a body was not watched.
+#[tokio::test]
+async fn what_follows_a_request_without_a_body_hides_no_disconnect() {
+    let server = held().await;
+    let cursor = server.get("/v1/resource?name=report/1").await.body["cursor"].as_str().unwrap().to_owned();
+    let watch = format!(
+        "GET /v1/resource?name=report/1&cursor={cursor}&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    );
+    let stream = send_bytes(&server, &(watch + "GET")).await;
+    let connections = async |count: &str| {
+        let line = format!("leasehold_http_connections {count}");
+        let is_so = async || server.get("/metrics").await.text.lines().any(|found| found == line);
+        let until = async {
+            while !is_so().await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(support::PATIENCE, until).await.expect("another number of connections");
+    };
+    connections("2").await; // with the one that asks
+    drop(stream);
+    connections("1").await;
+}
+
+#[tokio::test]
+async fn requests_may_follow_without_waiting_for_the_answers() {
+    let server = TestServer::start().await;
+    let claim = |owner: &str, wait_ms| {
+        let mut claim = waiting("report/1", owner, wait_ms);
+        claim["ttl_ms"] = json!(1000);
+        request_text(&claim)
+    };
+    // The second claim waits until the first lease has run out. What follows was read long before.
+    let info = "GET /v1/info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let mut stream = send_bytes(&server, &(claim(OWNER, 0) + &claim(OTHER, 30_000) + info)).await;
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).await.unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 3, "{answers}");
+    assert_eq!(answers.matches("\"granted\"").count(), 2, "{answers}");
 }
 
 #[tokio::test]

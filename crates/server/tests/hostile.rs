@@ -153,9 +153,15 @@ async fn slow_peers_cost_a_bounded_time() {
     config.timeouts.body = Duration::from_millis(200);
     let server = TestServer::with(Arc::new(Memory::new()), config).await;
     let begun = "POST /v1/renew HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
-    for (sent, expected) in
-        [("", ""), ("PR", ""), ("GET /v1/info HTTP/1.1\r\nHo", ""), (begun, "HTTP/1.1 408")]
-    {
+    for (sent, expected) in [
+        ("", ""),
+        ("PR", ""),
+        ("PRI", ""),
+        ("PRI * HTTP/2.0\r\n\r\nSM", ""),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""),
+        ("GET /v1/info HTTP/1.1\r\nHo", ""),
+        (begun, "HTTP/1.1 408"),
+    ] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(sent.as_bytes()).await.unwrap();
         let mut answer = Vec::new();

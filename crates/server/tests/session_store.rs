@@ -21,6 +21,7 @@ use leasehold_core::{
 use leasehold_server::Server;
 use serde_json::{Value, json};
 use support::{OTHER, OWNER, TestServer, config, waiting};
+use tokio::sync::Notify;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -31,6 +32,9 @@ struct Session {
     info: BackendInfo,
     /// Carries out the next claims and does not answer them.
     is_mute: AtomicBool,
+    /// Carries out the next claim, and answers it after it has let another one pass.
+    is_slow: AtomicBool,
+    may_answer: Notify,
 }
 
 impl Session {
@@ -39,7 +43,8 @@ impl Session {
         let mut info = memory.info().clone();
         info.capabilities.own_ttl = false;
         info.limits.ttl = Duration::from_secs(4);
-        Session { memory, info, is_mute: AtomicBool::new(false) }
+        let [is_mute, is_slow] = [false, false].map(AtomicBool::new);
+        Session { memory, info, is_mute, is_slow, may_answer: Notify::new() }
     }
 }
 
@@ -58,6 +63,9 @@ impl Backend for Session {
             (claim.ttl, claim.place_ttl) = (DAY, DAY);
         }
         let verdicts = self.memory.acquire(&claims).await;
+        if self.is_slow.swap(false, Ordering::Relaxed) {
+            self.may_answer.notified().await;
+        }
         if !self.is_mute.load(Ordering::Relaxed) {
             return verdicts;
         }
@@ -127,6 +135,35 @@ async fn asking_again_does_not_extend_a_lease_and_after_its_end_it_is_a_new_one(
     assert!(token(&fresh.body) > token(&first.body));
 }
 
+/// The late answer "queued" of a first request shortened the lease that a second one of the same claim had got: two held.
+#[tokio::test]
+async fn a_late_answer_does_not_shorten_the_lease_that_a_repeated_request_got() {
+    let (session, server) = start().await;
+    server.post("/v1/acquire", claim(OWNER, 4000)).await;
+    let mut queued = claim(OTHER, 4000);
+    (queued["when_blocked"], queued["place_ttl_ms"]) = (json!("queue"), json!(500));
+    session.is_slow.store(true, Ordering::Relaxed);
+    let mut first = server.connect().await;
+    let mut second = server.connect().await;
+    let first = first.post("/v1/acquire", &queued);
+    let others = async {
+        server.until_queued("report/1", 1).await;
+        server.post("/v1/release", json!({"resource": "report/1", "owner": OWNER})).await;
+        let again = second.post("/v1/acquire", &queued);
+        let answer = async {
+            // Long enough for a second call, if it were made at the same time.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            session.may_answer.notify_one();
+        };
+        tokio::join!(again, answer).0
+    };
+    let (_, granted) = tokio::join!(first, others);
+    assert_eq!(granted.status, 200, "{granted:?}");
+    tokio::time::sleep(Duration::from_millis(1500)).await; // longer than the place would have lasted
+    let renewed = server.post("/v1/renew", claim(OTHER, 4000)).await;
+    assert_eq!((renewed.status, &renewed.body["grant"]), (200, &granted.body["token"]), "{renewed:?}");
+}
+
 #[tokio::test]
 async fn a_place_that_nobody_keeps_ends_too() {
     let (_, server) = start().await;
@@ -177,7 +214,7 @@ async fn what_others_hold_is_left_alone() {
     session.memory.acquire(&[direct]).await.remove(0).unwrap();
     let busy = server.post("/v1/acquire", waiting("report/1", OWNER, 1000)).await;
     assert_eq!(busy.problem(), (423, "contended"));
-    // Whoever knows its owner token is told that this server cannot vouch for it.
+    // A caller who knows its owner token is told that this server cannot vouch for it.
     let renewed = server.post("/v1/renew", claim(&owner.reveal(), 500)).await;
     assert_eq!(renewed.problem(), (410, "lost"));
     assert_eq!(server.get("/v1/resource?name=report/1").await.body["holder_count"], json!(1));

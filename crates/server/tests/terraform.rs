@@ -183,6 +183,14 @@ async fn the_token_is_the_password_and_its_caps_hold() {
     assert!(long.text.contains("4h") && long.text.contains("1h"), "{}", long.text);
     let path = format!("{PROD}&ttl=1h");
     assert_eq!(send(&path, None).await.status, 200);
+    let mut seen = Request::builder().uri("/v1/resource?name=tf/prod");
+    seen = seen.header("authorization", format!("Bearer {}", new.token));
+    let seen = server.connect().await.send(seen.body(Full::default()).unwrap()).await.unwrap();
+    assert_eq!(
+        seen.body["holders"][0]["holder"]["subject"],
+        json!("ci"),
+        "the name in `Who` is only claimed: {seen:?}"
+    );
     assert_eq!(send("/v1/terraform?resource=report/1&ttl=1h", None).await.problem(), (403, "denied"));
     let from_a_page = send(&path, Some(("sec-fetch-site", "cross-site"))).await;
     assert_eq!(from_a_page.problem(), (403, "denied"));

@@ -20,12 +20,15 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use leasehold_core::{Environment, Error, ErrorKind, Result, WallTime};
+use leasehold_core::{Environment, Error, ErrorKind, Resource, Result, WallTime};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use super::roles::{Role, Roles};
+use super::{
+    roles::{Role, Roles},
+    scope::NO_NAMESPACE,
+};
 
 const PREFIX: &str = "lh_";
 const ID_LENGTH: usize = 8;
@@ -95,6 +98,8 @@ struct EntryForm {
 #[derive(Clone, Debug, Default)]
 pub struct TokenTable {
     by_id: HashMap<String, Arc<TokenEntry>>,
+    /// By the DNS name of the certificate, in lower case.
+    by_certificate: HashMap<String, Arc<TokenEntry>>,
 }
 
 impl TokenTable {
@@ -104,16 +109,24 @@ impl TokenTable {
     /// `Invalid`, with the entry, if something in it is not as it should be.
     pub fn parse(text: &str) -> Result<TokenTable> {
         let form: FileForm = toml::from_str(text).map_err(|error| invalid(error.message().to_owned()))?;
-        let mut by_id = HashMap::new();
+        let mut table = TokenTable::default();
         for entry in form.token {
             let id = entry.id.clone();
             let wrong = |what: &str| invalid(format!("token {id:?}: {what}"));
-            let entry = entry.check().map_err(|what| wrong(&what))?;
-            if by_id.insert(id.clone(), Arc::new(entry)).is_some() {
+            let entry = Arc::new(entry.check().map_err(|what| wrong(&what))?);
+            let certificate = entry.certificate.as_ref().map(|name| name.to_ascii_lowercase());
+            if let Some(name) = certificate
+                && table.by_certificate.insert(name, Arc::clone(&entry)).is_some()
+            {
+                return Err(wrong(
+                    "another token has the same certificate: it would not be clear which roles it has",
+                ));
+            }
+            if table.by_id.insert(id.clone(), entry).is_some() {
                 return Err(wrong("the id is there twice"));
             }
         }
-        Ok(TokenTable { by_id })
+        Ok(table)
     }
 
     /// The entries, by id.
@@ -138,13 +151,8 @@ impl TokenTable {
     }
 
     pub(crate) fn find_certificate(&self, names: &[String], now: WallTime) -> Option<Arc<TokenEntry>> {
-        let is_named = |entry: &&Arc<TokenEntry>| {
-            entry
-                .certificate
-                .as_ref()
-                .is_some_and(|name| names.iter().any(|given| given.eq_ignore_ascii_case(name)))
-        };
-        self.by_id.values().filter(|entry| !entry.is_expired(now)).find(is_named).cloned()
+        let entries = names.iter().filter_map(|name| self.by_certificate.get(&name.to_ascii_lowercase()));
+        entries.into_iter().find(|entry| !entry.is_expired(now)).cloned()
     }
 }
 
@@ -180,6 +188,12 @@ impl EntryForm {
         if self.roles.is_empty() {
             return Err("it has no role: viewer, client, operator".to_owned());
         }
+        for namespace in self.namespaces.iter().flatten().filter(|namespace| *namespace != NO_NAMESPACE) {
+            check_name(&format!("{namespace}:x/1"), "namespace", namespace)?;
+        }
+        for kind in self.kinds.iter().flatten() {
+            check_name(&format!("{kind}/1"), "kind", kind)?;
+        }
         let expires = self.expires.as_deref().map(read_time).transpose()?;
         Ok(TokenEntry {
             id: self.id,
@@ -194,6 +208,14 @@ impl EntryForm {
             waiters_max: self.waiters_max,
             requests_per_second: self.requests_per_second,
         })
+    }
+}
+
+/// Checks a name by a resource that has it. A name that no resource has would be a token that can do nothing.
+fn check_name(resource: &str, what: &str, name: &str) -> Result<(), String> {
+    match resource.parse::<Resource>() {
+        Ok(parsed) if parsed.namespace() == Some(name) || parsed.kind() == name => Ok(()),
+        _ => Err(format!("{name:?} is no {what}: it has 1 to 64 of a-z, 0-9, dot, dash and underscore")),
     }
 }
 

@@ -8,6 +8,7 @@ use leasehold_api::{
     list::{Claims, Entry, Many, OneOrMany},
 };
 use leasehold_core::{Claim, Holder};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{access, answer::Answer, body, bounds, router::Call, routes, waiting::Waiting};
 
@@ -42,15 +43,18 @@ async fn one(call: &Call<'_>, body: ClaimBody) -> Result<Entry<AcquireReply>, Pr
 async fn many(call: &Call<'_>, many: Many<ClaimBody>) -> Result<Answer, Problem> {
     bounds::entries(many.entries.len())?;
     let limit = bounds::timeout(many.timeout_ms, call.shared.store.timeout())?;
+    let ends_at = Instant::now() + limit;
     let mut checked = Vec::with_capacity(many.entries.len());
     for body in many.entries {
         checked.push(match body {
             body if body.wait_ms.is_some() || body.hangup.is_some() => {
                 Err(bounds::invalid("`wait_ms` and `hangup` are for a single claim, not for a list"))
             }
-            body => check(call, body).await,
+            // The check of a floor may ask the store.
+            body => timeout_at(ends_at, check(call, body)).await.unwrap_or_else(|_| Err(no_answer())),
         });
     }
+    let limit = ends_at.saturating_duration_since(Instant::now());
     let sorted = routes::Sorted::new(checked);
     let claims: Vec<Claim> = sorted.accepted.iter().map(|(_, claim)| claim.clone()).collect();
     let verdicts = call.shared.store.acquire_many(claims, limit).await;
@@ -59,7 +63,14 @@ async fn many(call: &Call<'_>, many: Many<ClaimBody>) -> Result<Answer, Problem>
     // Claims of a list are not waited for. Zero is too little by what they travel, which is safe.
     let replies =
         replies.map(|((_, claim), verdict)| acquire::reply(claim, verdict, Duration::ZERO, store)).collect();
-    Ok(Answer::json(200, &Claims { claims: sorted.merge(replies) }))
+    Ok(Answer::json(200, &Claims { claims: sorted.merge(call, replies) }))
+}
+
+fn no_answer() -> Problem {
+    Problem::new(
+        ProblemKind::Unavailable,
+        "the store did not answer in time whether the floor of the claim may be so high",
+    )
 }
 
 /// The claim, if it is valid, in bounds, and allowed.

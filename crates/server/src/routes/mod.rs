@@ -80,8 +80,8 @@ impl<Q, R> Sorted<Q, R> {
         Sorted { answers, accepted }
     }
 
-    /// The answers in the order of the list. `results` are those of the accepted entries.
-    fn merge(mut self, results: Vec<Entry<R>>) -> Vec<Entry<R>> {
+    /// The answers in the order of the list. `results` are those of the accepted entries. Refusals are counted.
+    fn merge(mut self, call: &Call<'_>, results: Vec<Entry<R>>) -> Vec<Entry<R>> {
         for ((position, _), result) in self.accepted.iter().zip(results) {
             self.answers[*position] = Some(result);
         }
@@ -90,6 +90,12 @@ impl<Q, R> Sorted<Q, R> {
                 .with_effect(leasehold_core::Effect::Unknown)
                 .into()
         };
-        self.answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+        let answers: Vec<_> = self.answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect();
+        for answer in &answers {
+            if let Entry::Problem(problem) = answer {
+                call.shared.metrics.refused(&problem.kind);
+            }
+        }
+        answers
     }
 }

@@ -10,6 +10,8 @@ use crate::router::Call;
 
 /// How many pages are read for one. A caller with few resources in a large store must not cost a scan of all of it.
 const PAGES_MAX: usize = 100;
+/// The largest page of the audit trail that is read while there is nothing to see in smaller ones.
+const AUDIT_PAGE_MAX: u32 = 1000;
 
 /// Resources in key order.
 pub(crate) async fn resources(
@@ -17,22 +19,27 @@ pub(crate) async fn resources(
     mut listing: Listing,
 ) -> Result<(Vec<Snapshot>, Option<String>), Problem> {
     let scope = call.caller.scope();
+    let wanted = if listing.limit == 0 { usize::MAX } else { listing.limit as usize };
+    if !scope.is_everything() {
+        listing.limit = 0; // as many as the store gives: most of them may be of others
+    }
     for _ in 0..PAGES_MAX {
         let (mut snapshots, next) = match read(call, Query::Resources(listing.clone())).await? {
             Page::Resources { snapshots, next } => (snapshots, next),
             _ => (Vec::new(), None),
         };
         snapshots.retain(|snapshot| scope.has(&snapshot.resource));
-        match next {
-            Some(next) if !scope.may_see_cursor(&next) => match snapshots.last() {
-                Some(last) => {
-                    let next = last.resource.key().to_owned();
-                    return Ok((snapshots, Some(next)));
-                }
-                None => listing = listing.after(next),
-            },
-            next => return Ok((snapshots, next)),
+        let is_cut = snapshots.len() > wanted;
+        snapshots.truncate(wanted);
+        if !is_cut && next.as_deref().is_none_or(|next| scope.may_see_cursor(next)) {
+            return Ok((snapshots, next));
         }
+        if let Some(last) = snapshots.last() {
+            let next = last.resource.key().to_owned();
+            return Ok((snapshots, Some(next)));
+        }
+        let Some(next) = next else { return Ok((snapshots, None)) };
+        listing = listing.after(next);
     }
     Err(too_many())
 }
@@ -43,6 +50,7 @@ pub(crate) async fn audit(
     mut listing: Listing,
 ) -> Result<(Vec<AuditRecord>, Option<String>), Problem> {
     let scope = call.caller.scope();
+    let wanted = listing.limit;
     let mut seen = Vec::new();
     for _ in 0..PAGES_MAX {
         let (mut records, next) = match read(call, Query::Audit(listing.clone())).await? {
@@ -50,6 +58,13 @@ pub(crate) async fn audit(
             _ => (Vec::new(), None),
         };
         records.retain(|record| scope.has(&record.resource));
+        // Larger pages while there is nothing to see in them. One with too much is read again as a smaller one: a cursor stands for the
+        // end of a page alone.
+        if wanted > 0 && records.len() > wanted as usize {
+            listing.limit = (listing.limit / 2).max(wanted);
+            continue;
+        }
+        listing.limit = listing.limit.saturating_mul(2).min(AUDIT_PAGE_MAX).max(wanted);
         seen.append(&mut records);
         match next {
             Some(next) if seen.is_empty() || !scope.may_see_cursor(&next) => listing = listing.after(next),

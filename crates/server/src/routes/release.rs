@@ -28,7 +28,7 @@ async fn many(call: &Call<'_>, many: Many<ReleaseBody>) -> Result<Answer, Proble
     let released = call.shared.store.release_many(requests, limit).await;
     let replies = sorted.accepted.iter().zip(released);
     let replies = replies.map(|((_, request), released)| release::reply(request, released)).collect();
-    Ok(Answer::json(200, &Leases { leases: sorted.merge(replies) }))
+    Ok(Answer::json(200, &Leases { leases: sorted.merge(call, replies) }))
 }
 
 fn check(call: &Call<'_>, body: &ReleaseBody) -> Result<ReleaseRequest, Problem> {

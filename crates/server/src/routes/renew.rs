@@ -28,7 +28,7 @@ async fn many(call: &Call<'_>, many: Many<RenewBody>) -> Result<Answer, Problem>
     let renewals = call.shared.store.renew_many(requests, limit).await;
     let replies = sorted.accepted.iter().zip(renewals);
     let replies = replies.map(|((_, request), renewal)| renew::reply(request, renewal)).collect();
-    Ok(Answer::json(200, &Leases { leases: sorted.merge(replies) }))
+    Ok(Answer::json(200, &Leases { leases: sorted.merge(call, replies) }))
 }
 
 fn check(call: &Call<'_>, body: &RenewBody) -> Result<RenewRequest, Problem> {

@@ -67,7 +67,7 @@ pub(crate) async fn answer(
     }
 }
 
-/// How long the lock lasts. Not shortened: whoever asks for four hours must not be left without a lock after one.
+/// How long the lock lasts. Not shortened: a caller who asks for four hours must not be left without a lock after one.
 fn ttl(call: &Call<'_>, query: &TerraformQuery) -> Result<Duration, Problem> {
     let (ttl, most) = (query.ttl().map_err(|error| bounds::refused(&error))?, call.ttl_max());
     if ttl <= most {
@@ -89,7 +89,11 @@ fn claim(call: &Call<'_>, resource: Resource, info: &LockInfo, ttl: Duration) ->
     })?;
     let address = call.peer.address.ip().to_string();
     let host = info.who.rsplit_once('@').map_or(address.as_str(), |(_, host)| host);
-    let holder = Arc::new(Holder::new(host, 0, &format!("terraform {}", info.operation)));
+    let holder = Holder::new(host, 0, &format!("terraform {}", info.operation));
+    let holder = Arc::new(match call.caller.subject() {
+        Some(subject) => holder.with_subject(subject),
+        None => holder,
+    });
     let owner = info.owner(&resource);
     Ok(Claim::new(resource, owner, Share::WHOLE, ttl, holder).with_note(note.into_bytes()))
 }
@@ -137,7 +141,7 @@ async fn unlock(call: &Call<'_>, resource: Resource, info: &LockInfo) -> Result<
     }
     let owner = info.owner(&resource);
     let mut request = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner });
-    request.tombstone = Some(TOMBSTONE);
+    request.tombstone = bounds::tombstone_of(call.shared, Some(TOMBSTONE));
     let about = |problem: Problem| problem.about(&resource, owner);
     let released = call.shared.store.release(request).await.map_err(|error| about(Problem::from(&error)))?;
     let verdict = match released {

@@ -52,10 +52,10 @@ pub(super) fn between(before: &Sample, after: &Sample, audit: &[AuditRecord]) ->
 
 /// Whether a lease has ended before its time: then the audit trail may know why.
 pub(super) fn has_early_end(before: &Sample, after: &Sample) -> bool {
-    let held = |sample: &Sample| -> HashSet<(String, u64)> {
+    fn held(sample: &Sample) -> HashSet<(&str, u64)> {
         let rows = sample.rows.iter();
-        rows.flat_map(|row| live(&row.snapshot).map(|by| (row.key().to_owned(), by.token.get()))).collect()
-    };
+        rows.flat_map(|row| live(&row.snapshot).map(|by| (row.key(), by.token.get()))).collect()
+    }
     !held(before).is_subset(&held(after))
 }
 

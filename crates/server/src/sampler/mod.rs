@@ -18,13 +18,14 @@ use std::{
 
 use leasehold_api::{Problem, events::ResyncReason};
 use leasehold_core::{
-    AuditRecord, Environment, Error, Listing, Page, Query, Resource, Result, Snapshot, WallTime,
+    AuditRecord, Environment, Error, ErrorKind, Listing, Page, Query, Resource, Result, Snapshot, WallTime,
 };
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 
+use changes::Change;
 use history::History;
 pub(crate) use history::Next;
 pub(crate) use sample::{Sample, Search};
@@ -189,29 +190,17 @@ impl Sampler {
         }
     }
 
-    /// Takes a sample.
+    /// Takes a sample, and compares it with the one before.
     async fn look(&self) {
         let started = Instant::now();
-        let before = self.state().sample.clone();
-        let looked = async {
-            let (snapshots, truncated) = self.read().await?;
-            let now = (Instant::now(), self.environment.wall());
-            let sample = Sample::new(snapshots, truncated, now, before.as_deref());
-            let audit = match &before {
-                Some(before) if changes::has_early_end(before, &sample) => self.audit().await,
-                _ => Vec::new(),
-            };
-            Ok::<_, Error>((sample, audit))
-        };
-        match looked.await {
-            Ok((sample, audit)) => {
-                let changes = before.map(|before| changes::between(&before, &sample, &audit));
+        match self.look_once().await {
+            Ok((sample, changes)) => {
                 let mut state = self.state();
                 match changes {
                     Some(changes) => state.history.add(changes),
                     None => state.since = sample.wall,
                 }
-                (state.sample, state.failed) = (Some(Arc::new(sample)), None);
+                (state.sample, state.failed) = (Some(sample), None);
             }
             Err(error) => {
                 tracing::warn!(%error, "the resources could not be listed: the overview is that of the last look");
@@ -220,6 +209,25 @@ impl Sampler {
         }
         self.state().every = self.config.every.max(started.elapsed() * SHARE_OF_TIME);
         self.looked.send_modify(|count| *count += 1);
+    }
+
+    /// A sample, and the changes since the one before, if there is one.
+    async fn look_once(&self) -> Result<(Arc<Sample>, Option<Vec<Change>>)> {
+        let before = self.state().sample.clone();
+        let (snapshots, truncated) = self.read().await?;
+        let (now, earlier) = ((Instant::now(), self.environment.wall()), before.clone());
+        let sample =
+            beside_requests(move || Sample::new(snapshots, truncated, now, earlier.as_deref())).await?;
+        let sample = Arc::new(sample);
+        let Some(before) = before else { return Ok((sample, None)) };
+        let (earlier, later) = (Arc::clone(&before), Arc::clone(&sample));
+        let audit = match beside_requests(move || changes::has_early_end(&earlier, &later)).await? {
+            true => self.audit().await,
+            false => Vec::new(),
+        };
+        let later = Arc::clone(&sample);
+        let changes = beside_requests(move || changes::between(&before, &later, &audit)).await?;
+        Ok((sample, Some(changes)))
     }
 
     /// The newest operators' commands. Without them an eviction looks like a release: no reason to fail.
@@ -236,6 +244,13 @@ impl Sampler {
             state.history.forget();
         }
     }
+}
+
+/// Computes something on a thread of its own: with many resources it takes long, and requests are not to wait for it.
+async fn beside_requests<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let failed =
+        |error| Error::new(ErrorKind::Unavailable, format!("a sample could not be compared: {error}"));
+    tokio::task::spawn_blocking(compute).await.map_err(failed)
 }
 
 async fn run(sampler: Weak<Sampler>) {

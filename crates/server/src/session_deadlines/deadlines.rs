@@ -2,7 +2,8 @@
 //!
 //! Nothing here waits or reads a clock. A claim is in one of these states:
 //!
-//! - *asked*: a call of `acquire` is under way. What it will have done is not known, so the claim is not ended now.
+//! - *asked*: a call of `acquire` is under way. What it will have done is not known, so the claim is not ended now. There is one such
+//!   call for a claim at a time: a late answer of an earlier one would say that a claim is queued which holds by now.
 //! - *live*: it has a lease or a place until its deadline.
 //! - *over*: the deadline has passed. Renewals are refused. The claim is still to be released at the store.
 //! - *ending*: it is being released. A new request of the same claim waits for that, or the release would end the new lease.
@@ -41,8 +42,8 @@ struct Entry {
     ttl: Duration,
     /// The token of its grant. `None` while it is queued.
     token: Option<FencingToken>,
-    /// Calls of `acquire` that are under way.
-    asking: u32,
+    /// A call of `acquire` is under way.
+    is_asked: bool,
     is_ending: bool,
     /// A request went unanswered: the store may still carry it out, so the release leaves a tombstone.
     is_unanswered: bool,
@@ -82,7 +83,7 @@ impl Deadlines {
         match self.entry(claim) {
             None => ClaimState::Unknown,
             // While it is asked for, it cannot be released: the call would make it again.
-            Some(entry) if entry.is_ending || (entry.is_over(now) && entry.asking > 0) => ClaimState::Ending,
+            Some(entry) if entry.is_ending || (entry.is_over(now) && entry.is_asked) => ClaimState::Ending,
             Some(entry) if entry.is_over(now) => ClaimState::Over,
             Some(entry) => ClaimState::Live(entry.id),
         }
@@ -111,9 +112,15 @@ impl Deadlines {
         }
     }
 
-    /// A call of `acquire` begins. False if the claim must be ended first.
+    /// Whether a call of `acquire` is under way.
+    pub(super) fn is_asked(&self, claim: &ClaimRef) -> bool {
+        self.entry(claim).is_some_and(|entry| entry.is_asked)
+    }
+
+    /// A call of `acquire` begins. False if the claim must be ended first, or if an earlier call has not ended.
     pub(super) fn ask(&mut self, claim: &ClaimRef, ttl: Duration, now: Timestamp) -> bool {
-        if matches!(self.state(claim, now), ClaimState::Over | ClaimState::Ending) {
+        let must_end = matches!(self.state(claim, now), ClaimState::Over | ClaimState::Ending);
+        if must_end || self.is_asked(claim) {
             return false;
         }
         self.last_id += 1;
@@ -124,12 +131,12 @@ impl Deadlines {
             due: None,
             ttl,
             token: None,
-            asking: 0,
+            is_asked: false,
             is_ending: false,
             is_unanswered: false,
         };
         let owners = self.claims.entry(claim.resource.clone()).or_default();
-        owners.entry(claim.owner).or_insert_with(fresh).asking += 1;
+        owners.entry(claim.owner).or_insert_with(fresh).is_asked = true;
         self.schedule(claim, None);
         true
     }
@@ -145,7 +152,7 @@ impl Deadlines {
     ) -> Asked {
         let no_answer = || Asked::Answered(Ok(Verdict::Cancelled));
         let Some(entry) = self.entry_mut(claim) else { return no_answer() };
-        entry.asking = entry.asking.saturating_sub(1);
+        entry.is_asked = false;
         let mut asked = None;
         match result {
             Some(Ok(Verdict::Granted(mut grant))) => {
@@ -186,7 +193,7 @@ impl Deadlines {
     /// After a call of `acquire`: forgets a claim that has nothing at the store, or plans its release.
     fn settle(&mut self, claim: &ClaimRef) {
         let Some(entry) = self.entry(claim) else { return };
-        if entry.asking > 0 || entry.is_ending {
+        if entry.is_asked || entry.is_ending {
             return;
         }
         match entry.until {

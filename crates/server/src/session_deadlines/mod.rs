@@ -25,7 +25,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use deadlines::{Asked, ClaimState, Deadlines};
 
-/// How long a claim waits for the end of an earlier one with the same owner token.
+/// How long a claim waits for an earlier request with the same owner token, or for the end of its lease.
 const ENDING_MAX: Duration = Duration::from_secs(10);
 /// How long one release may take before it is sent again.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
@@ -78,11 +78,28 @@ impl SessionDeadlines {
                 self.end_if_over(&ClaimRef { resource: claim.resource.clone(), owner: from.owner }).await?;
             }
             self.end_if_over(&claim.reference()).await?;
+            self.until_not_asked(&claim.reference()).await?;
             if let Asked::Answered(verdict) = self.ask(claim).await {
                 return verdict.map(|verdict| self.correct_verdict(&claim.resource, verdict));
             }
         }
-        Err(self.busy_ending(&claim.resource))
+        Err(self.busy(&claim.resource))
+    }
+
+    /// Waits until no call for this claim is under way.
+    async fn until_not_asked(&self, claim: &ClaimRef) -> Result<()> {
+        let answered = async {
+            loop {
+                let ended = self.ended.notified();
+                tokio::pin!(ended);
+                ended.as_mut().enable();
+                if !self.deadlines().is_asked(claim) {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        timeout(ENDING_MAX, answered).await.map_err(|_| self.busy(&claim.resource))
     }
 
     /// Asks once. If this future is dropped, the claim is released later.
@@ -124,12 +141,13 @@ impl SessionDeadlines {
                 }
             }
         };
-        let late = |_| self.busy_ending(&claim.resource);
+        let late = |_| self.busy(&claim.resource);
         timeout(ENDING_MAX, ended).await.map_err(late).flatten()
     }
 
-    fn busy_ending(&self, resource: &Resource) -> Error {
-        let message = "an earlier lease of this owner token has run out, and the store has not released it yet: ask again";
+    fn busy(&self, resource: &Resource) -> Error {
+        let message = "an earlier request of this owner token is not finished at the store, or its lease has run out and is not released \
+                       yet: ask again";
         Error::new(ErrorKind::Unavailable, message).at(Verb::Acquire, self.info.name).on(resource)
     }
 
