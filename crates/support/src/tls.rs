@@ -78,19 +78,19 @@ pub fn read_pem(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
+/// What is wrong with a server that shows a certificate for signing others.
+pub const OF_AUTHORITY: &str = "its certificate is that of an authority, which a server must not show (`openssl req -x509` makes such \
+                                a one): give the server one with basicConstraints=CA:FALSE, and name that, or its authority, with \
+                                ca_file= in the URL";
+
 /// Why a handshake was refused because of the server's certificate, and what to do, if the text of the driver's error says so.
 /// Such an error is one of the configuration: to try again does not help.
 pub fn explain_certificate(error: &str) -> Option<&'static str> {
     let text = error.to_ascii_lowercase();
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
-    if says(&[
-        "unknownissuer",
-        "unknown issuer",
-        "self-signed",
-        "self signed",
-        "causedasendentity",
-        "badsignature",
-    ]) {
+    if says(&["causedasendentity"]) {
+        Some(OF_AUTHORITY)
+    } else if says(&["unknownissuer", "unknown issuer", "self-signed", "self signed", "badsignature"]) {
         Some(
             "its certificate is self-signed or of an unknown issuer: name the certificate to trust with ca_file= in the URL",
         )
@@ -125,7 +125,7 @@ mod tests {
     fn a_bad_certificate_is_explained_in_words() {
         for (error, words) in [
             ("invalid peer certificate: UnknownIssuer", "self-signed or of an unknown issuer"),
-            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "self-signed"),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "CA:FALSE"),
             ("invalid peer certificate: BadSignature", "self-signed"),
             ("invalid peer certificate: NotValidForName", "another host name"),
             (

@@ -108,7 +108,13 @@ impl Config {
         if !database.is_empty() {
             config.database = decode(database)?;
         }
-        options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)
+        let config = options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)?;
+        if !config.tls && !config.tls_files.is_empty() {
+            return Err(invalid(
+                "ca_file is for TLS, which is off: add sslmode=require, or leave ca_file out",
+            ));
+        }
+        Ok(config)
     }
 
     fn set(mut self, option: &str) -> Result<Config> {
@@ -274,6 +280,8 @@ mod tests {
             ("postgres://u@a?timeout=5", "500ms"),
             ("postgres://u@a?colour=red", "colour"),
             ("postgres://u@a?sslmode=prefer", "require"),
+            ("postgres://u@a?sslmode=disable&ca_file=/x", "sslmode=require"),
+            ("postgres://u@a?ca_file=/x", "sslmode=require"),
             ("postgres://u@a?schema=Robert'", "a-z"),
             ("postgres://u@a?schema=pg_x", "pg_"),
             ("postgres://u@a?connections=0", "1 to 64"),

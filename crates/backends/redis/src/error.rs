@@ -168,7 +168,10 @@ impl StoreError {
         let (kind, what) = connecting(&source);
         let what = what.replace("the server's", "its").replace("the server", "it");
         let error = match unresolved(&source) {
-            Some(why) => Error::new(ErrorKind::Unavailable, format!("cannot resolve host {host}: {why}")),
+            Some(why) => {
+                let message = format!("cannot resolve the host of {role}{host}:{port}: {why}");
+                Error::new(ErrorKind::Unavailable, message)
+            }
             None => Error::new(kind, format!("cannot connect to {role}{host}:{port}: {what}")),
         };
         StoreError::Translated(error.because(source))
@@ -410,7 +413,9 @@ fn tls_failure(error: &RedisError) -> Option<(ErrorKind, String)> {
             format!("the server's certificate is for another host name: not for {asked}, only for {names}")
         }
         Certificate::Revoked => "the server's certificate was revoked".to_owned(),
-        other if is_untrusted(other) => {
+        other if is_of_authority(other) => leasehold_support::tls::OF_AUTHORITY.to_owned(),
+        Certificate::UnknownIssuer | Certificate::BadSignature => {
+            // An issuer with the same name and another key shows as a bad signature.
             "the server's certificate is not trusted: self-signed, or of an unknown issuer; name its CA with \
              ca_file=FILE in the URL"
                 .to_owned()
@@ -420,17 +425,11 @@ fn tls_failure(error: &RedisError) -> Option<(ErrorKind, String)> {
     Some((ErrorKind::Denied, why))
 }
 
-/// Whether no trusted issuer has signed a certificate.
+/// Whether a server shows the certificate of an authority, as `openssl req -x509` makes it. It is refused, also if it is trusted.
 #[cfg(feature = "tls")]
-fn is_untrusted(certificate: &rustls::CertificateError) -> bool {
-    use rustls::CertificateError as Certificate;
-    match certificate {
-        // An issuer with the same name and another key shows as a bad signature.
-        Certificate::UnknownIssuer | Certificate::BadSignature => true,
-        // A certificate that signed itself is one of an authority, which a server may not have. rustls has no kind for it.
-        Certificate::Other(other) => format!("{other:?}").contains("CaUsedAsEndEntity"),
-        _ => false,
-    }
+fn is_of_authority(certificate: &rustls::CertificateError) -> bool {
+    // rustls has no kind for it.
+    matches!(certificate, rustls::CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity"))
 }
 
 /// The name in `DnsName("cache.internal")` or `IpAddress(10.0.0.7)`.
@@ -543,7 +542,7 @@ mod tests {
             (io::Error::from_raw_os_error(111), "cannot connect to 10.0.0.5:6379: connection refused"),
             (io::ErrorKind::TimedOut.into(), "cannot connect to 10.0.0.5:6379: no answer in time"),
             (io::Error::from_raw_os_error(101), "cannot connect to 10.0.0.5:6379: Network is unreachable"),
-            (io::Error::other(lookup), "cannot resolve host 10.0.0.5: Name or service not known"),
+            (io::Error::other(lookup), "cannot resolve the host of 10.0.0.5:6379: Name or service not known"),
         ];
         for (source, text) in table {
             let error = StoreError::Connect(source.into()).for_peer("", "10.0.0.5", 6379);
@@ -552,7 +551,10 @@ mod tests {
         }
         let no_address = RedisError::from((Driver::InvalidClientConfig, "No address found for host"));
         let error = StoreError::Connect(no_address).for_peer("the Sentinel at ", "cache", 1).into_error();
-        assert_eq!(error.to_string(), "cannot resolve host cache: it has no address");
+        assert_eq!(
+            error.to_string(),
+            "cannot resolve the host of the Sentinel at cache:1: it has no address"
+        );
         let refused = RedisError::from(io::Error::from_raw_os_error(111));
         let error = StoreError::Connect(refused).for_peer("the Sentinel at ", "cache", 1).into_error();
         assert_eq!(error.to_string(), "cannot connect to the Sentinel at cache:1: connection refused");
@@ -589,6 +591,12 @@ mod tests {
             (
                 Certificate::UnknownIssuer,
                 "self-signed, or of an unknown issuer; name its CA with ca_file=FILE",
+            ),
+            (
+                Certificate::Other(rustls::OtherError(std::sync::Arc::new(io::Error::other(
+                    "CaUsedAsEndEntity",
+                )))),
+                "that of an authority, which a server must not show",
             ),
             (Certificate::Expired, "cannot connect to cache:6379: its certificate has expired"),
             (Certificate::NotValidForName, "its certificate is for another host name"),
