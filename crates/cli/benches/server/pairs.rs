@@ -13,6 +13,8 @@ use crate::{
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_millis(700);
 const CONNECTIONS: usize = 64;
+/// A request that needs no store.
+const HEALTH: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// The requests of one connection.
 struct Pair {
@@ -29,6 +31,11 @@ impl Pair {
             acquire: connection::post("/v1/acquire", &acquire),
             release: connection::post("/v1/release", &release),
         }
+    }
+
+    /// Two requests that need no store: what a pair costs without leases.
+    fn bare() -> Pair {
+        Pair { acquire: HEALTH.to_owned(), release: HEALTH.to_owned() }
     }
 
     /// Acquires and releases until the time is over. Returns how many pairs it completed.
@@ -65,10 +72,9 @@ async fn one_by_one(serving: &Serving, leases: &leasehold::Client, table: &mut T
     table.title("a pair of acquire and release, one after the other");
     let mut connection = Connection::open(&serving.address).await;
     let pair = Pair::new(0);
-    let health = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let (mut bare, mut library, mut server) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        bare.push(micros(async || connection.ask(health).await).await);
+        bare.push(micros(async || connection.ask(HEALTH).await).await);
         library.push(
             micros(async || {
                 leases.lease("ours", "0").acquire().await.unwrap().release().await.map(drop).unwrap();
@@ -94,20 +100,24 @@ async fn one_by_one(serving: &Serving, leases: &leasehold::Client, table: &mut T
 
 async fn at_once(serving: &Serving, leases: &leasehold::Client, table: &mut Table) {
     table.title("pairs a second, 64 at once");
-    let (mut library, mut server) = (Vec::new(), Vec::new());
+    let (mut library, mut server, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+    let over_http = async |pair: fn(usize) -> Pair| {
+        let repeat = |number| {
+            let address = serving.address.clone();
+            async move { pair(number).repeat(&mut Connection::open(&address).await, ROUND).await }
+        };
+        rate(CONNECTIONS, repeat).await.per_second
+    };
     for _ in 0..ROUNDS {
         library.push(rate(CONNECTIONS, |number| lease_pairs(leases.clone(), number, ROUND)).await.per_second);
-        let through = rate(CONNECTIONS, |number| {
-            let address = serving.address.clone();
-            async move {
-                let mut connection = Connection::open(&address).await;
-                Pair::new(number).repeat(&mut connection, ROUND).await
-            }
-        });
-        server.push(through.await.per_second);
+        server.push(over_http(Pair::new).await);
+        bare.push(over_http(|_| Pair::bare()).await);
     }
     let ratio = median_ratio(&server, &library);
+    let to_bare = median_ratio(&server, &bare);
     table.row("the library, 64 tasks", &format!("{:.0}", median(library)));
+    table.row("two bare requests (/healthz), 64 connections", &format!("{:.0}", median(bare)));
     table.row("the server, 64 connections", &format!("{:.0}", median(server)));
+    table.row("the server, in pairs of bare requests", &format!("× {to_bare:.2}"));
     table.target("the server, in pairs of the library", &format!("× {ratio:.2}"), "≥ × 0.5", ratio >= 0.5);
 }
