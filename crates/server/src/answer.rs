@@ -7,15 +7,14 @@ use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Response, StatusCode, Version,
     header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
-    http::request::Parts,
 };
 use leasehold_api::{
     API_HEADER, DRAINING_HEADER, JSON, LEVEL_HEADER, PROBLEM_JSON, Problem, ProblemKind, REQUEST_HEADER,
-    REQUEST_ID_MAX, STORE_HEADER, VERSION, events::EVENT_STREAM, list::Entry,
+    STORE_HEADER, VERSION, events::EVENT_STREAM, list::Entry,
 };
 use serde::Serialize;
 
-use crate::server::Shared;
+use crate::{router::RequestSummary, server::Shared};
 
 /// The body of a response: whole, or a stream.
 pub(crate) type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -78,8 +77,8 @@ impl Answer {
         self
     }
 
-    /// The response to a request with this head.
-    pub(crate) fn into_response(self, shared: &Shared, head: &Parts) -> Response<ResponseBody> {
+    /// The response to this request.
+    pub(crate) fn into_response(self, shared: &Shared, request: RequestSummary) -> Response<ResponseBody> {
         let mut response = Response::new(self.body);
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -90,8 +89,8 @@ impl Answer {
         headers.insert(API_HEADER, HeaderValue::from_static(VERSION));
         headers.insert(STORE_HEADER, shared.store_header.clone());
         headers.insert(LEVEL_HEADER, HeaderValue::from_static(shared.backend.info().guarantee.as_str()));
-        if let Some(id) = head.headers.get(REQUEST_HEADER).filter(|id| id.len() <= REQUEST_ID_MAX) {
-            headers.insert(REQUEST_HEADER, id.clone());
+        if let Some(id) = request.id {
+            headers.insert(REQUEST_HEADER, id);
         }
         if self.content_type == EVENT_STREAM {
             // nginx would keep events back until its buffer is full.
@@ -106,7 +105,7 @@ impl Answer {
         if shared.is_draining() {
             headers.insert(DRAINING_HEADER, HeaderValue::from_static("true"));
             // HTTP/2 has no such header: there, GOAWAY ends the connection.
-            if head.version != Version::HTTP_2 {
+            if request.version != Version::HTTP_2 {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
         }

@@ -53,7 +53,8 @@ pub(crate) async fn serve(
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(PINGS_LOST));
     #[cfg(feature = "tls")]
     if let Some(tls) = shared.config.tls.clone().filter(|_| listener == ListenerKind::Api) {
-        return serve_tls(shared, &tls, stream, address).await;
+        // Boxed: a connection without TLS need not have room for it.
+        return Box::pin(serve_tls(shared, &tls, stream, address)).await;
     }
     // hyper's own way to tell the protocols apart has no timeout.
     let Ok(Some(protocol)) = timeout(shared.config.timeouts.first_byte, sniff(&stream)).await else { return };

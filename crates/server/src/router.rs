@@ -1,9 +1,9 @@
 //! From a request to its route.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
-use hyper::{Method, Request, Response, body::Incoming, http::request::Parts};
-use leasehold_api::{Problem, ProblemKind, routes as paths};
+use hyper::{Method, Request, Response, Version, body::Incoming, header::HeaderValue, http::request::Parts};
+use leasehold_api::{Problem, ProblemKind, REQUEST_HEADER, REQUEST_ID_MAX, routes as paths};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -174,6 +174,31 @@ impl Call<'_> {
     }
 }
 
+/// What is left of the head of a request while it is answered. The head shares the read buffer of its connection: if it were kept, each
+/// claim that waits would cost eight kilobytes more.
+pub(crate) struct RequestSummary {
+    method: Method,
+    pub(crate) version: Version,
+    /// The header with the id of the request, which the answer repeats.
+    pub(crate) id: Option<HeaderValue>,
+    /// Its path, if it is one of ours.
+    path: Option<&'static str>,
+}
+
+impl RequestSummary {
+    fn of(head: &Parts) -> RequestSummary {
+        let id = head.headers.get(REQUEST_HEADER).filter(|id| id.len() <= REQUEST_ID_MAX);
+        let path = head.uri.path();
+        let open = || routes::open::PATHS.into_iter().find(|open| *open == path);
+        RequestSummary {
+            method: head.method.clone(),
+            version: head.version,
+            id: id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()),
+            path: Route::at(path).map(|(_, path)| path).or_else(open),
+        }
+    }
+}
+
 /// Answers a request.
 pub(crate) async fn answer(
     shared: &Arc<Shared>,
@@ -182,6 +207,7 @@ pub(crate) async fn answer(
 ) -> Response<ResponseBody> {
     let started = Instant::now();
     let (head, incoming) = request.into_parts();
+    let summary = RequestSummary::of(&head);
     let mut log = RequestLog::default();
     let span = spans::request(&head, Route::at(head.uri.path()).map_or("other", |(_, path)| path));
     let open = routes::open::answer(shared, &head);
@@ -192,18 +218,18 @@ pub(crate) async fn answer(
         }
         Some(answer) => answer,
         None if peer.listener == ListenerKind::Metrics => metrics_only(shared, &head),
-        None => dispatch(shared, peer, &head, incoming, &mut log).instrument(span.clone()).await.into(),
+        None => dispatch(shared, peer, head, incoming, &mut log).instrument(span.clone()).await.into(),
     };
     if answer.status == ProblemKind::MethodNotAllowed.status() {
-        answer.allow = methods_at(head.uri.path());
+        answer.allow = summary.path.and_then(methods_at);
     }
     let (route, took) = (log.route.unwrap_or("other"), started.elapsed());
     spans::answered(&span, answer.status, answer.problem.as_deref());
     if log.route.is_some() || answer.status >= 400 {
         shared.metrics.answered(route, answer.status, answer.problem.as_deref(), took);
-        log.write(&answer, &head, peer, took);
+        log.write(&answer, &summary, peer, took);
     }
-    answer.into_response(shared, &head)
+    answer.into_response(shared, summary)
 }
 
 /// What the access log says of a request: no name of a resource, no owner, no token.
@@ -214,9 +240,9 @@ struct RequestLog {
 }
 
 impl RequestLog {
-    fn write(&self, answer: &Answer, head: &Parts, peer: &Peer, took: Duration) {
+    fn write(&self, answer: &Answer, request: &RequestSummary, peer: &Peer, took: Duration) {
         tracing::info!(
-            method = %head.method,
+            method = %request.method,
             route = self.route.unwrap_or("other"),
             status = answer.status,
             problem = answer.problem.as_deref(),
@@ -228,10 +254,13 @@ impl RequestLog {
     }
 }
 
+/// The work of a route.
+type Answering<'a> = Pin<Box<dyn Future<Output = Result<Answer, Problem>> + Send + 'a>>;
+
 async fn dispatch(
     shared: &Arc<Shared>,
     peer: &Peer,
-    head: &Parts,
+    head: Parts,
     incoming: Incoming,
     log: &mut RequestLog,
 ) -> Result<Answer, Problem> {
@@ -258,32 +287,35 @@ async fn dispatch(
     caller.check_role(route.role())?;
     let call = Call { shared, caller, peer, read_at: Instant::now() };
     let body = match route.method() {
-        Method::POST if routes::terraform::has_body(head, &incoming) => {
+        Method::POST if routes::terraform::has_body(&head, &incoming) => {
             body::read(&head.headers, incoming, &shared.body_memory, shared.config.timeouts.body).await?
         }
         _ => Body::default(),
     };
     let bytes = &body.bytes;
     peer.hangup.watch();
+    let uri = &head.uri;
     // Boxed, so that a connection that does nothing is small, and one that waits holds only the future of its own route.
-    match route {
-        Route::Acquire => Box::pin(routes::acquire::answer(&call, bytes)).await,
-        Route::Renew => Box::pin(routes::renew::answer(&call, bytes)).await,
-        Route::Release => Box::pin(routes::release::answer(&call, bytes)).await,
-        Route::Wait => Box::pin(routes::wait::answer(&call, bytes)).await,
-        Route::Orders => Box::pin(routes::orders::answer(&call, bytes)).await,
-        Route::Resource => Box::pin(routes::resource::answer(&call, body::query(&head.uri)?)).await,
-        Route::Resources => Box::pin(routes::resources::answer(&call, &body::query(&head.uri)?)).await,
-        Route::Audit => Box::pin(routes::audit::answer(&call, &body::query(&head.uri)?)).await,
-        Route::Leaks => Box::pin(routes::leaks::answer(&call, &body::query(&head.uri)?)).await,
-        Route::Overview => Box::pin(routes::overview::answer(&call, &body::query(&head.uri)?)).await,
-        Route::Events => routes::events::answer(&call, &head.headers),
+    let answering: Answering<'_> = match route {
+        Route::Acquire => Box::pin(routes::acquire::answer(&call, bytes)),
+        Route::Renew => Box::pin(routes::renew::answer(&call, bytes)),
+        Route::Release => Box::pin(routes::release::answer(&call, bytes)),
+        Route::Wait => Box::pin(routes::wait::answer(&call, bytes)),
+        Route::Orders => Box::pin(routes::orders::answer(&call, bytes)),
+        Route::Resource => Box::pin(routes::resource::answer(&call, body::query(uri)?)),
+        Route::Resources => Box::pin(routes::resources::answer(&call, body::query(uri)?)),
+        Route::Audit => Box::pin(routes::audit::answer(&call, body::query(uri)?)),
+        Route::Leaks => Box::pin(routes::leaks::answer(&call, body::query(uri)?)),
+        Route::Overview => Box::pin(routes::overview::answer(&call, body::query(uri)?)),
         Route::Terraform => {
-            Box::pin(routes::terraform::answer(&call, &head.method, &body::query(&head.uri)?, bytes)).await
+            Box::pin(routes::terraform::answer(&call, head.method.clone(), body::query(uri)?, bytes))
         }
-        Route::Info => Ok(routes::info::answer(&call)),
-        Route::Metrics => Ok(metrics(shared)),
-    }
+        Route::Events => return routes::events::answer(&call, &head.headers),
+        Route::Info => return Ok(routes::info::answer(&call)),
+        Route::Metrics => return Ok(metrics(shared)),
+    };
+    drop(head);
+    answering.await
 }
 
 fn metrics(shared: &Shared) -> Answer {

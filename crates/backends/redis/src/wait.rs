@@ -62,7 +62,8 @@ impl Redis {
         // If the subscription takes longer, this waiter polls.
         let timeout = self.environment.sleep(self.router.config().connect_timeout);
         first(self.listener.connected(&claim.resource), timeout).await;
-        let slot_moves = match self.watch(claim, since, at_most).await? {
+        // Boxed: thousands may wait, and need the room for a request only at the beginning.
+        let slot_moves = match Box::pin(self.watch(claim, since, at_most)).await? {
             WatchReply::AskAgain => return Ok(()),
             WatchReply::HasPlace => {
                 waiter.has_place();

@@ -7,7 +7,7 @@ use leasehold_api::{
     inspect::{AuditPage, AuditQuery},
 };
 
-pub(crate) async fn answer(call: &Call<'_>, query: &AuditQuery) -> Result<Answer, Problem> {
+pub(crate) async fn answer(call: &Call<'_>, query: AuditQuery) -> Result<Answer, Problem> {
     let (records, next) = pages::audit(call, query.listing()).await?;
     Ok(Answer::json(200, &AuditPage::of(&records, next)))
 }

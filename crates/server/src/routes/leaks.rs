@@ -8,7 +8,7 @@ use leasehold_core::Page;
 
 use crate::{answer::Answer, bounds, router::Call};
 
-pub(crate) async fn answer(call: &Call<'_>, query: &LeaksQuery) -> Result<Answer, Problem> {
+pub(crate) async fn answer(call: &Call<'_>, query: LeaksQuery) -> Result<Answer, Problem> {
     // Keys without an expiry may belong to anything in the store, and tell the names of others.
     if !call.caller.scope().is_everything() {
         let detail = "only a token for all namespaces and kinds may look for leaks";

@@ -12,7 +12,7 @@ use crate::{
     sampler::{Latest, Search},
 };
 
-pub(crate) async fn answer(call: &Call<'_>, query: &OverviewQuery) -> Result<Answer, Problem> {
+pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answer, Problem> {
     let limit = query.limit.unwrap_or(LIMIT_DEFAULT);
     if limit > LIMIT_MAX {
         return Err(invalid(format!("`limit` is {limit}, and at most {LIMIT_MAX} is allowed")));

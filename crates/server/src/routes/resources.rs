@@ -7,7 +7,7 @@ use leasehold_api::{
     inspect::{ResourcesPage, ResourcesQuery},
 };
 
-pub(crate) async fn answer(call: &Call<'_>, query: &ResourcesQuery) -> Result<Answer, Problem> {
+pub(crate) async fn answer(call: &Call<'_>, query: ResourcesQuery) -> Result<Answer, Problem> {
     let (snapshots, next) = pages::resources(call, query.listing()).await?;
     Ok(Answer::json(200, &ResourcesPage::of(&snapshots, next, &call.shared.config.store)))
 }

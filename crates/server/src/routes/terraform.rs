@@ -45,13 +45,13 @@ pub(crate) fn has_body(head: &Parts, incoming: &Incoming) -> bool {
 
 pub(crate) async fn answer(
     call: &Call<'_>,
-    method: &Method,
-    query: &TerraformQuery,
+    method: Method,
+    query: TerraformQuery,
     bytes: &[u8],
 ) -> Result<Answer, Problem> {
     let resource: Resource = query.resource.parse().map_err(|error| bounds::refused(&error))?;
     call.caller.check_resource(&resource)?;
-    let info = if bytes.is_empty() && is_unlock(method) {
+    let info = if bytes.is_empty() && is_unlock(&method) {
         LockInfo::default()
     } else {
         list::read_body(bytes).map_err(|error| body::unreadable(&error))?
@@ -59,10 +59,10 @@ pub(crate) async fn answer(
     if info.id.len() > ID_MAX {
         return Err(bounds::invalid(format!("`ID` has more than {ID_MAX} bytes")).on(&resource));
     }
-    if is_unlock(method) {
+    if is_unlock(&method) {
         unlock(call, resource, &info).await
     } else {
-        let ttl = ttl(call, query).map_err(|problem| problem.on(&resource))?;
+        let ttl = ttl(call, &query).map_err(|problem| problem.on(&resource))?;
         lock(call, claim(call, resource, &info, ttl)?).await
     }
 }
