@@ -110,7 +110,8 @@ fn hash_key(global: &Global) -> Result<HashKey, Failure> {
     Ok(HashKey(key.into_bytes()))
 }
 
-/// Variables that the guardian does not inherit: they hold secrets, or the command gets its own.
+/// Variables that the guardian and the command of `cron --on-failure` do not inherit: they hold secrets, or the command gets its
+/// own.
 pub(crate) const NOT_INHERITED: [&str; 3] =
     ["LEASEHOLD_PASSWORD", "LEASEHOLD_NAMESPACE", crate::typed_urls::VARIABLE];
 

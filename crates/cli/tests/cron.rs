@@ -293,3 +293,27 @@ fn a_lost_lease_of_a_run_is_a_failure_and_is_in_the_metrics_file() {
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(!left.iter().any(|name| name.starts_with("metrics.prom.")), "{left:?}");
 }
+
+#[test]
+fn the_command_of_on_failure_finds_the_same_store_and_no_password_unless_asked() {
+    for (options, passed) in [(&[][..], false), (&["--pass-secrets"], true)] {
+        let dir = TestDir::new();
+        record_tick(&dir, "cleanup", 2);
+        let home = dir.directory.path().display();
+        let script = format!("cd /; env > {home}/env; $L --json cron ls > {home}/jobs; echo told");
+        let mut machine = cron(&dir, &[options, &["--on-failure", &script]].concat(), "exit 3");
+        machine.env("L", env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_DIR", ".");
+        machine.env("LEASEHOLD_PASSWORD", "sesame").env("LEASEHOLD_METRICS_FILE", dir.path("metrics.prom"));
+        machine.env("LEASEHOLD_TYPED_URLS", "redis://app:open@localhost/");
+        let machine = machine.start();
+        machine.wait_for_line("told");
+        let environment = fs::read_to_string(dir.path("env")).unwrap();
+        assert_eq!(environment.contains("LEASEHOLD_PASSWORD=sesame\n"), passed, "{environment}");
+        assert!(!environment.contains("open") && !environment.contains("METRICS"), "{environment}");
+        let store = format!("LEASEHOLD_STORE=sqlite:{}\n", dir.database().canonicalize().unwrap().display());
+        assert!(environment.contains(&store), "{environment}");
+        let jobs = fs::read_to_string(dir.path("jobs")).unwrap();
+        assert!(jobs.contains(r#""job":"cleanup""#), "{jobs}");
+        assert_eq!(stop(machine), 128 + 15);
+    }
+}

@@ -156,8 +156,8 @@ pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) output: Output,
     pub(crate) metrics: Option<MetricsFile>,
-    /// Variables for the command of `leasehold run`.
-    pub(crate) variables: Vec<(&'static str, OsString)>,
+    /// See [`Context::variables`].
+    variables: Vec<(&'static str, OsString)>,
 }
 
 impl Context {
@@ -170,6 +170,15 @@ impl Context {
             variables.push(("LEASEHOLD_STORE", url.into()));
         }
         Ok(Context { config: global.loaded.clone(), store, output, metrics, variables })
+    }
+
+    /// The variables with which a nested `leasehold` means the same store and the same names, wherever it runs. Secrets are among
+    /// them only with `--pass-secrets`.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut all = vec![("LEASEHOLD_STORE", self.store.shown().into())];
+        all.extend(self.store.password_file().map(|file| ("LEASEHOLD_PASSWORD_FILE", file.into())));
+        all.extend(self.variables.iter().cloned());
+        all
     }
 
     /// Opens the store.
