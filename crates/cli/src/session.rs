@@ -25,6 +25,8 @@ pub(crate) struct OperatorSession {
     /// `leasehold`, with `--store` and `--no-namespace` if this call has them: the start of every command line that is printed for
     /// copying.
     program: String,
+    /// The prefix of a list whose prefix was not typed: empty, or the default namespace.
+    pub(crate) default_prefix: String,
 }
 
 impl OperatorSession {
@@ -36,7 +38,8 @@ impl OperatorSession {
         let context = Context::new(global, output)?;
         let client = Client::new(context.open(access).await?);
         let program = program(global, &context.store);
-        Ok(OperatorSession { client, output, program })
+        let default_prefix = global.namespace.as_ref().map_or(String::new(), |name| format!("{name}:"));
+        Ok(OperatorSession { client, output, program, default_prefix })
     }
 
     /// A command line that the user can copy into a shell.

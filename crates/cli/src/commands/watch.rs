@@ -47,7 +47,7 @@ impl Watch {
 
     async fn look(&self, session: &OperatorSession) -> Result<Vec<Snapshot>, Failure> {
         let mut found = session.snapshots_in(&self.scope).await?;
-        if matches!(&self.scope, Scope::Prefix(prefix) if prefix.is_empty() && !self.all) {
+        if matches!(&self.scope, Scope::Prefix(prefix) if *prefix == session.default_prefix && !self.all) {
             found.retain(|snapshot| !view::is_only_kept(snapshot));
         }
         Ok(found)
