@@ -1,6 +1,6 @@
 //! What the operator's commands share: a client of the store, and how to print.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use leasehold::{
     AuditRecord, Client, Clock as _, CommandOutcome, Eviction, FencingToken, Leak, Listing, OperatorAction,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct OperatorSession {
     client: Client,
     pub(crate) output: Output,
-    /// `leasehold`, with `--store` and `--no-namespace` if this call has them: the start of every command line that is printed for
+    /// `leasehold`, with the typed options that choose the store and the names: the start of every command line that is printed for
     /// copying.
     program: String,
     /// The prefix of a list whose prefix was not typed: empty, or the default namespace.
@@ -180,12 +180,23 @@ impl OperatorSession {
     }
 }
 
-/// `leasehold`, with `--store` and `--no-namespace` if this call has them.
+/// `leasehold`, with the typed options that choose the store and the names.
 pub(crate) fn program(global: &Global, store: &Store) -> String {
-    // A store from the variable needs no `--store` in a printed command: the user's shell has the variable.
-    let store = global.typed.store.then(|| format!(" --store {}", text::quoted(store.shown())));
+    // What comes from a variable needs no option in a printed command: the user's shell has the variable.
+    let typed = global.typed;
+    let path = |typed: bool, path: &Option<PathBuf>| {
+        path.as_ref().filter(|_| typed).map(|path| path.display().to_string())
+    };
+    let options = [
+        ("--config", path(typed.config, &global.config)),
+        ("--store", typed.store.then(|| store.shown().to_owned())),
+        ("--password-file", path(typed.password_file, &global.password_file)),
+    ];
+    let given = options
+        .into_iter()
+        .filter_map(|(option, value)| Some(format!(" {option} {}", text::quoted(&value?))));
     let no_namespace = if global.no_namespace { " --no-namespace" } else { "" };
-    format!("leasehold{}{no_namespace}", store.unwrap_or_default())
+    format!("leasehold{}{no_namespace}", given.collect::<String>())
 }
 
 /// A pause, and the order that began it, if the audit trail has it.
