@@ -44,8 +44,14 @@ impl OperatorSession {
 
     /// A command line that the user can copy into a shell.
     pub(crate) fn command(&self, words: &[&str]) -> String {
-        let quoted = words.iter().map(|word| text::quoted(word));
-        std::iter::once(self.program.clone()).chain(quoted).collect::<Vec<_>>().join(" ")
+        command_line(&self.program, words)
+    }
+
+    /// The same for an order about the lock of another program. A Redlock set takes no orders, but each of its nodes does: the user
+    /// puts the address of a node for `HOST`.
+    pub(crate) fn foreign_command(&self, words: &[&str]) -> String {
+        let program = if self.takes_orders() { &self.program } else { "leasehold --store redis://HOST" };
+        command_line(program, words)
     }
 
     pub(crate) fn screen(&self) -> Screen {
@@ -55,14 +61,18 @@ impl OperatorSession {
 
     /// Fails if the store does not support orders (`ask`, `evict`, `pause`, `resume`, `resize`).
     pub(crate) fn check_orders_supported(&self) -> Result<(), Failure> {
-        let info = self.client.info();
-        if info.capabilities.orders {
+        if self.takes_orders() {
             return Ok(());
         }
-        let message =
-            format!("a {} store does not support orders (ask, evict, pause, resume, resize)", info.name);
+        let name = self.client.info().name;
+        let message = format!("a {name} store does not support orders (ask, evict, pause, resume, resize)");
         Err(Failure::config(message)
             .hint("wait until the lease runs out, or stop the holder's process yourself"))
+    }
+
+    /// Whether the store itself takes orders. On a Redlock set, each node takes them by itself.
+    pub(crate) fn takes_orders(&self) -> bool {
+        self.client.info().capabilities.orders
     }
 
     /// The current state of one resource.
@@ -178,6 +188,11 @@ impl OperatorSession {
     pub(crate) async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Failure> {
         Ok(self.client.order(order).await?)
     }
+}
+
+fn command_line(program: &str, words: &[&str]) -> String {
+    let quoted = words.iter().map(|word| text::quoted(word));
+    std::iter::once(program.to_owned()).chain(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// `leasehold`, with the typed options that choose the store and the names.
