@@ -75,6 +75,7 @@ fn parse<T: CommandFactory + FromArgMatches + AsMut<Global>>(words: &[OsString])
         namespace: is_typed("namespace"),
         config: is_typed("config"),
         password_file: is_typed("password_file"),
+        sensitive: is_typed("sensitive"),
     };
     Ok(parsed)
 }
@@ -165,6 +166,7 @@ pub(crate) struct Typed {
     pub(crate) namespace: bool,
     pub(crate) config: bool,
     pub(crate) password_file: bool,
+    pub(crate) sensitive: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
 
 use leasehold::{Client, Clock as _, SystemClock};
 use leasehold_patterns::schedule::{Cron, Schedule, TickOutcome, TickTime};
@@ -316,4 +316,19 @@ fn the_command_of_on_failure_finds_the_same_store_and_no_password_unless_asked()
         assert!(jobs.contains(r#""job":"cleanup""#), "{jobs}");
         assert_eq!(stop(machine), 128 + 15);
     }
+}
+
+#[test]
+fn the_command_of_on_failure_can_be_in_the_configuration_file() {
+    const FILE: &str =
+        "sensitive = true\nhash_key_file = 'key'\n[cron]\non_failure = 'echo $LEASEHOLD_OUTCOME'\n";
+    let dir = TestDir::new();
+    fs::write(dir.path("key"), "0123456789abcdef0123456789abcdef").unwrap();
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    record_tick(&dir, "cleanup", 2);
+    fs::write(dir.path("config.toml"), FILE).unwrap();
+    let machine = cron(&dir, &["--config", "config.toml"], "echo $LEASEHOLD_RESOURCE; exit 3").start();
+    assert_eq!(machine.next_line(), "cron/cleanup", "the names of jobs are not hashed");
+    machine.wait_for_line("failed");
+    assert_eq!(stop(machine), 128 + 15);
 }

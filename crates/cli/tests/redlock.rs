@@ -94,7 +94,9 @@ fn the_holder_is_the_one_that_a_majority_reports() {
 #[test]
 fn features_that_a_quorum_does_not_have_are_refused_in_one_line() {
     let store = QuorumStore::new();
-    let table: [(&[&str], &str); 4] = [
+    std::fs::write(store.dir.path("c.toml"), "[run]\ncorrectness = true\n").unwrap();
+    let table: [(&[&str], &str); 5] = [
+        (&["--config", "c.toml", "run", "report/42", "--", "true"], "quorum"),
         (&["run", "--fair", "report/42", "--", "true"], "queue"),
         (&["run", "--permits", "1/3", "report/42", "--", "true"], "semaphores"),
         (&["run", "--correctness", "report/42", "--", "true"], "quorum"),

@@ -129,6 +129,19 @@ pub(crate) fn typed_names(command: &mut Command) -> Vec<TypedName<'_>> {
     }
 }
 
+/// The name of the operator in the command line (`--by-whom`), if the command has one.
+pub(crate) fn operator(command: &mut Command) -> Option<&mut Option<String>> {
+    match command {
+        Command::Ask(ask) => Some(&mut ask.order.by_whom),
+        Command::Evict(evict) => Some(&mut evict.order.by_whom),
+        Command::Pause(pause) => Some(&mut pause.order.by_whom),
+        Command::Resume(resume) => Some(&mut resume.order.by_whom),
+        Command::Resize(resize) => Some(&mut resize.order.by_whom),
+        Command::Fence(fence) => fence.operator(),
+        _ => None,
+    }
+}
+
 /// Fills the options of `run`, `acquire`, `cron` and `elect` that were not typed from `config.toml`.
 pub(crate) fn take_defaults(command: &mut Command, config: &Config) -> Result<(), Failure> {
     match command {
