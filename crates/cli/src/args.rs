@@ -70,7 +70,13 @@ fn parse<T: CommandFactory + FromArgMatches + AsMut<Global>>(words: &[OsString])
     let matches = allow_negative_numbers(help::with_groups(T::command())).try_get_matches_from(words)?;
     let mut parsed = T::from_arg_matches(&matches)?;
     let is_typed = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
-    parsed.as_mut().typed = Typed { store: is_typed("store"), namespace: is_typed("namespace") };
+    parsed.as_mut().typed = Typed {
+        store: is_typed("store"),
+        namespace: is_typed("namespace"),
+        config: is_typed("config"),
+        password_file: is_typed("password_file"),
+        sensitive: is_typed("sensitive"),
+    };
     Ok(parsed)
 }
 
@@ -158,6 +164,9 @@ pub(crate) struct Global {
 pub(crate) struct Typed {
     pub(crate) store: bool,
     pub(crate) namespace: bool,
+    pub(crate) config: bool,
+    pub(crate) password_file: bool,
+    pub(crate) sensitive: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]

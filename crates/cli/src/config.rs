@@ -6,11 +6,13 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
 use serde::{Deserialize, Deserializer};
 
 use crate::{
     args::{self, Color, LogFormat},
     exit::Failure,
+    signals,
 };
 
 /// The contents of the file. `leasehold config show` lists the same keys.
@@ -23,11 +25,17 @@ pub(crate) struct Config {
     pub(crate) password_file: Option<PathBuf>,
     /// The namespace of names that have none.
     pub(crate) namespace: Option<String>,
+    /// Whether the ids of single resources are hashed.
+    pub(crate) sensitive: Option<bool>,
     /// A file with the key of `--sensitive`.
     pub(crate) hash_key_file: Option<PathBuf>,
     pub(crate) log_format: Option<LogFormat>,
     pub(crate) metrics_file: Option<PathBuf>,
     pub(crate) color: Option<Color>,
+    /// Whether the password of the store is passed on to commands.
+    pub(crate) pass_secrets: Option<bool>,
+    /// The name of the operator in the audit trail.
+    pub(crate) operator: Option<String>,
     #[serde(default)]
     pub(crate) run: RunDefaults,
     #[serde(default)]
@@ -51,8 +59,14 @@ pub(crate) struct RunDefaults {
     pub(crate) wait: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
     pub(crate) max_hold: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) at_least: Option<Duration>,
     pub(crate) conflict_exit_code: Option<u8>,
     pub(crate) fair: Option<bool>,
+    pub(crate) correctness: Option<bool>,
+    pub(crate) no_renew: Option<bool>,
+    #[serde(default, deserialize_with = "signal")]
+    pub(crate) on_ask: Option<Signal>,
 }
 
 /// Defaults of `leasehold cron`.
@@ -69,6 +83,7 @@ pub(crate) struct CronDefaults {
     pub(crate) ttl: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) on_failure: Option<String>,
 }
 
 /// Defaults of `leasehold elect`.
@@ -84,6 +99,11 @@ pub(crate) struct ElectDefaults {
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     args::duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn signal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Signal>, D::Error> {
+    let text = String::deserialize(from)?;
+    signals::parse(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 impl Config {

@@ -2,10 +2,10 @@
 //! no token, no time of its grant, and it is not known whether it renews. Its value may be the secret that
 //! releases it, so only a hash of it is shown (ADR 0065).
 
-use leasehold::{ForeignLock, Resource};
+use leasehold::{ForeignLock, Resource, Snapshot};
 use serde::Serialize;
 
-use crate::{session::OperatorSession, text, view};
+use crate::{exit::Failure, session::OperatorSession, text, view};
 
 /// A lock of another program, as JSON.
 #[derive(Debug, Serialize)]
@@ -37,9 +37,7 @@ pub(crate) fn name(lock: &ForeignLock) -> String {
 pub(crate) fn expiry(lock: &ForeignLock) -> String {
     match lock.remaining {
         Some(left) => format!("expires in {}, unless that program extends it", text::span(left)),
-        None => {
-            "has no expiry: it stays until that program, its session or an operator removes it".to_owned()
-        }
+        None => "has no expiry: it stays until that program or an operator removes it".to_owned(),
     }
 }
 
@@ -50,15 +48,30 @@ pub(crate) fn evict_command(
     lock: &ForeignLock,
     reason: &str,
 ) -> String {
+    let words = evict_words(resource, lock);
+    let words = words.iter().map(String::as_str).chain(["--reason", reason]);
+    session.foreign_command(&words.collect::<Vec<_>>())
+}
+
+/// The words of the order that removes this lock, without the program and the reason.
+pub(crate) fn evict_words(resource: &Resource, lock: &ForeignLock) -> Vec<String> {
     let (name, hash) = (resource.to_string(), lock.value_hash.to_string());
-    session.command(&[
-        "evict",
-        &name,
-        "--foreign",
-        "--value-hash",
-        &hash,
-        "--two-may-run",
-        "--reason",
-        reason,
-    ])
+    ["evict", &name, "--foreign", "--value-hash", &hash, "--two-may-run"].map(str::to_owned).to_vec()
+}
+
+/// Fails if the store takes no orders. If the lock of another program holds the resource, the hint is how to remove it: that it
+/// runs out cannot be waited for.
+pub(crate) fn check_orders_supported(
+    session: &OperatorSession,
+    snapshot: &Snapshot,
+    reason: &str,
+) -> Result<(), Failure> {
+    let checked = session.check_orders_supported();
+    let Some(lock) = snapshot.foreign.first() else { return checked };
+    checked.map_err(|failure| {
+        let command = evict_command(session, &snapshot.resource, lock, reason);
+        failure.hint(format!(
+            "once you know that the other program has ended, remove its lock on each node by itself: {command}"
+        ))
+    })
 }

@@ -1,12 +1,14 @@
 //! The rules of `leasehold leaks`. They are pure functions from snapshots to suspected leaks.
 
+mod keys;
+
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold::{HeldBy, Holder, Leak, Resource, Snapshot, Timestamp};
+use leasehold::{ForeignLock, HeldBy, Holder, Leak, Resource, Snapshot, Timestamp};
 use serde::Serialize;
 
 use crate::{
-    text,
+    foreign, text,
     this_host::ProcessTable,
     view::{self, ProcessView},
 };
@@ -16,6 +18,9 @@ const MEDIAN_FROM: usize = 5;
 /// "Far over the median" is this many times the median, and at least `FAR_OVER_MIN`.
 const FAR_OVER: u32 = 10;
 const FAR_OVER_MIN: Duration = Duration::from_secs(60);
+
+/// The rule that finds the lock of another program.
+const FOREIGN: &str = "foreign_no_ttl";
 
 /// A lease, a waiter or a key that looks like a leak.
 #[derive(Debug, Serialize)]
@@ -95,12 +100,23 @@ impl SuspectedLeak {
         }
     }
 
+    /// The lock of another program that holds this resource.
+    fn foreign(resource: &Resource, lock: &ForeignLock, say: String) -> SuspectedLeak {
+        let order = foreign::evict_words(resource, lock);
+        SuspectedLeak::unowned(FOREIGN, resource.to_string(), say).ordered(order)
+    }
+
+    /// Whether it is the lock of another program.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.leak == FOREIGN
+    }
+
     /// A key of another library without a ttl, which holds no resource of leasehold.
     pub(crate) fn of_other_library(found: Leak) -> SuspectedLeak {
         let say =
             format!("{}: end its program, then delete the key with its own tools", never_expires(&found));
         let lasting_ms = found.idle.map(view::millis);
-        SuspectedLeak { lasting_ms, ..SuspectedLeak::unowned("foreign_no_ttl", found.key, say) }
+        SuspectedLeak { lasting_ms, ..SuspectedLeak::unowned(FOREIGN, found.key, say) }
     }
 
     /// A key of leasehold without a ttl: the lock of another program under our key, a lease that lost its ttl,
@@ -111,17 +127,13 @@ impl SuspectedLeak {
         for snapshot in all {
             if let Some(lock) = snapshot.foreign.iter().find(|lock| lock.key == found.key) {
                 let say = format!("held by a lock of another program: {never}");
-                let hash = lock.value_hash.to_string();
-                let options = ["--foreign", "--value-hash", &hash, "--two-may-run"];
-                let order = order("evict", &snapshot.resource, &options);
-                let name = snapshot.resource.to_string();
-                let leak = SuspectedLeak::unowned("foreign_no_ttl", name, say).ordered(order);
-                return SuspectedLeak { lasting_ms, ..leak };
+                return SuspectedLeak { lasting_ms, ..SuspectedLeak::foreign(&snapshot.resource, lock, say) };
             }
         }
-        let resource = resource_in(&found.key);
+        let resource = keys::resource_in(&found.key);
         let snapshot = all.iter().find(|snapshot| Some(&snapshot.resource) == resource.as_ref());
-        let (say, order) = match snapshot.and_then(|snapshot| Some((snapshot, view::newest(snapshot)?))) {
+        let holder = |snapshot| Some((snapshot, keys::holder_of_key(snapshot, &found.key)?));
+        let (say, order) = match snapshot.and_then(holder) {
             Some((snapshot, held)) => (never, evict_now(&snapshot.resource, held)),
             None if snapshot.is_some() => (format!("{never}; see leasehold show RESOURCE"), Vec::new()),
             None => (
@@ -138,10 +150,18 @@ fn never_expires(found: &Leak) -> String {
     format!("a {} without a ttl{idle}: it never expires", text::printable(&found.form))
 }
 
-/// The resource that a key of leasehold belongs to: it stands in braces.
-fn resource_in(key: &str) -> Option<Resource> {
-    let (_, rest) = key.split_once('{')?;
-    Resource::from_key(rest.split_once('}')?.0).ok()
+/// Locks of other programs that hold a resource and have no end, without those whose key was found already.
+pub(crate) fn foreign_without_end(all: &[Snapshot], found: &[Leak]) -> Vec<SuspectedLeak> {
+    let is_new = |lock: &&ForeignLock| !found.iter().any(|leak| leak.key == lock.key);
+    let endless = all.iter().flat_map(|snapshot| {
+        let locks = snapshot.foreign.iter().filter(|lock| lock.remaining.is_none()).filter(is_new);
+        locks.map(|lock| (&snapshot.resource, lock))
+    });
+    let leak = |(resource, lock)| {
+        let say = format!("held by {}: it never expires", foreign::name(lock));
+        SuspectedLeak::foreign(resource, lock, say)
+    };
+    endless.map(leak).collect()
 }
 
 /// Resources whose data in the store is corrupt.
@@ -249,7 +269,7 @@ impl IdleQueueHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{FencingToken, ForeignLock, QueueEntry, ValueHash};
+    use leasehold::{FencingToken, QueueEntry, ValueHash};
     use std::sync::Arc;
 
     fn held(name: &str, pid: u32, seconds: u64) -> Snapshot {
@@ -331,6 +351,30 @@ mod tests {
         );
         assert_eq!(order(&[held("report/43", 1, 5)]), "", "another resource");
         assert!(SuspectedLeak::without_ttl(leak(), &[]).say.contains("it holds nothing"));
+    }
+
+    #[test]
+    fn a_key_of_etcd_without_a_lease_names_the_holder_without_an_end() {
+        let order = |key: &str, all: &[Snapshot]| {
+            SuspectedLeak::without_ttl(Leak::new(key, "key"), all).order.join(" ")
+        };
+        let key = "leasehold/v1/lock/acme:report/42/3f";
+        let mut endless = held("acme:report/42", 1, 5);
+        assert_eq!(order(key, &[endless.clone()]), "", "the key of a waiter");
+        endless.holders[0].remaining = Duration::from_secs(365 * 86_400);
+        assert_eq!(order(key, &[endless.clone()]), "evict acme:report/42 --token 7 --now --two-may-run");
+        assert_eq!(order("leasehold/v1/own/acme:report/42/3f", &[endless]), "", "no holder has such a key");
+    }
+
+    #[test]
+    fn a_foreign_lock_without_an_end_is_found_once() {
+        let mut foreign = Snapshot::empty("report/42".parse().unwrap());
+        let lock = ForeignLock::new("k", "string", ValueHash::of(b"secret"));
+        foreign.foreign = vec![lock.clone(), lock.clone().expiring(Some(Duration::from_secs(9)))];
+        let found = foreign_without_end(std::slice::from_ref(&foreign), &[]);
+        assert_eq!(names(&found), ["report/42"]);
+        assert_eq!(found[0].order, foreign::evict_words(&foreign.resource, &lock));
+        assert!(foreign_without_end(&[foreign], &[Leak::new("k", "string")]).is_empty(), "its key was found");
     }
 
     #[test]

@@ -45,6 +45,15 @@ impl ExpiryEstimate {
         ExpiryEstimate { earliest: sent.after(remaining), latest: received.after(remaining), remaining }
     }
 
+    /// Whether the lease was renewed since the first look: it will end later. A lease that has lost its expiry gets one again with
+    /// its next renewal.
+    fn was_renewed_since(&self, first: &ExpiryEstimate) -> bool {
+        match (view::has_end(first.remaining), view::has_end(self.remaining)) {
+            (true, true) => self.is_later_than(first),
+            (had_end, has_end) => has_end && !had_end,
+        }
+    }
+
     /// Whether the lease will end later than the first look showed. Only a renewal moves the end.
     fn is_later_than(&self, first: &ExpiryEstimate) -> bool {
         // Some stores count in whole seconds. Every renewal adds far more than this noise.
@@ -99,7 +108,7 @@ where
         let estimate = ExpiryEstimate::new(sent, now, remaining);
         let first = first.get_or_insert(estimate);
         let watched = began.until(now);
-        if estimate.is_later_than(first) {
+        if estimate.was_renewed_since(first) {
             return Ok(Liveness::Renewed { after: watched });
         }
         let left = watch_limit(first.remaining).saturating_sub(watched);
@@ -132,6 +141,15 @@ mod tests {
         assert!(estimate(5000, 5010, 30 * SECOND).is_later_than(&first));
         let hour = estimate(0, 10, 3600 * SECOND);
         assert!(estimate(30_000, 30_010, 3600 * SECOND).is_later_than(&hour), "an hour, renewed each minute");
+    }
+
+    #[test]
+    fn a_lease_without_an_end_was_not_renewed_until_it_has_one() {
+        let (endless, ends) = (estimate(0, 10, 365 * 86_400 * SECOND), estimate(0, 10, 20 * SECOND));
+        assert!(!estimate(5000, 5010, 365 * 86_400 * SECOND).was_renewed_since(&endless));
+        assert!(estimate(5000, 5010, 30 * SECOND).was_renewed_since(&endless));
+        assert!(!estimate(5000, 5010, 365 * 86_400 * SECOND).was_renewed_since(&ends), "it lost its expiry");
+        assert!(estimate(5000, 5010, 30 * SECOND).was_renewed_since(&ends));
     }
 
     #[test]

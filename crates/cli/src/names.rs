@@ -137,6 +137,8 @@ pub(crate) struct NameRules {
     pub(crate) namespace: Option<String>,
     /// With `--sensitive`: the key that ids are hashed with.
     pub(crate) hash_key: Option<HashKey>,
+    /// Whether `--sensitive` was typed. In `config.toml` it is for the names of single resources, and not for lists and jobs.
+    pub(crate) sensitive_is_typed: bool,
 }
 
 /// The key that ids are hashed with. `Debug` does not show it.
@@ -156,11 +158,11 @@ impl NameRules {
                 *resource = self.resource(resource)?;
                 Ok(())
             }
-            TypedName::Prefix(_) | TypedName::Scope(Scope::Prefix(_)) if self.hash_key.is_some() => {
+            TypedName::Prefix(_) | TypedName::Scope(Scope::Prefix(_)) if self.sensitive_is_typed => {
                 Err(Failure::usage("--sensitive needs one resource: a hash has no beginning to look for")
                     .hint("leave --sensitive out to list hashed ids as they are"))
             }
-            TypedName::Job(_) if self.hash_key.is_some() => {
+            TypedName::Job(_) if self.sensitive_is_typed => {
                 Err(Failure::usage("cron has no --sensitive: leasehold cron ls shows the names of jobs")
                     .hint("give the job a name that may be seen"))
             }
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_default_namespace_is_for_names_that_have_none() {
-        let rules = NameRules { namespace: Some("acme".into()), hash_key: None };
+        let rules = NameRules { namespace: Some("acme".into()), ..NameRules::default() };
         for (typed, expected) in
             [("", "acme:"), ("report/", "acme:report/"), ("beta:", "beta:"), ("x/a:b", "acme:x/a:b")]
         {
@@ -275,7 +277,11 @@ mod tests {
 
     #[test]
     fn a_sensitive_id_is_hashed_and_has_no_prefix() {
-        let rules = NameRules { namespace: Some("acme".into()), hash_key: Some(HashKey(b"k".to_vec())) };
+        let rules = NameRules {
+            namespace: Some("acme".into()),
+            hash_key: Some(HashKey(b"k".to_vec())),
+            sensitive_is_typed: true,
+        };
         let mut resource: Resource = "account/anna".parse().unwrap();
         let expected = resource.in_namespace("acme").unwrap().hashed(b"k");
         rules.apply(TypedName::One(&mut resource)).unwrap();

@@ -131,8 +131,8 @@ impl<'a> PendingOrder<'a> {
         args: &'a OrderArgs,
         retry: &[&str],
     ) -> Result<PendingOrder<'a>, Failure> {
-        session.check_orders_supported()?;
         let snapshot = session.snapshot(&args.resource).await?;
+        foreign::check_orders_supported(session, &snapshot, &args.reason)?;
         let order = PendingOrder { session, args, snapshot, foreign: None, value: None };
         let Some(held) = view::newest(&order.snapshot).filter(|_| args.token.is_none()) else {
             return Ok(order);

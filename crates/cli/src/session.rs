@@ -1,6 +1,6 @@
 //! What the operator's commands share: a client of the store, and how to print.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use leasehold::{
     AuditRecord, Client, Clock as _, CommandOutcome, Eviction, FencingToken, Leak, Listing, OperatorAction,
@@ -22,9 +22,11 @@ use crate::{
 pub(crate) struct OperatorSession {
     client: Client,
     pub(crate) output: Output,
-    /// `leasehold`, with `--store` and `--no-namespace` if this call has them: the start of every command line that is printed for
+    /// `leasehold`, with the typed options that choose the store and the names: the start of every command line that is printed for
     /// copying.
     program: String,
+    /// The prefix of a list whose prefix was not typed: empty, or the default namespace.
+    pub(crate) default_prefix: String,
 }
 
 impl OperatorSession {
@@ -36,13 +38,20 @@ impl OperatorSession {
         let context = Context::new(global, output)?;
         let client = Client::new(context.open(access).await?);
         let program = program(global, &context.store);
-        Ok(OperatorSession { client, output, program })
+        let default_prefix = global.namespace.as_ref().map_or(String::new(), |name| format!("{name}:"));
+        Ok(OperatorSession { client, output, program, default_prefix })
     }
 
     /// A command line that the user can copy into a shell.
     pub(crate) fn command(&self, words: &[&str]) -> String {
-        let quoted = words.iter().map(|word| text::quoted(word));
-        std::iter::once(self.program.clone()).chain(quoted).collect::<Vec<_>>().join(" ")
+        command_line(&self.program, words)
+    }
+
+    /// The same for an order about the lock of another program. A Redlock set takes no orders, but each of its nodes does: the user
+    /// puts the address of a node for `HOST`.
+    pub(crate) fn foreign_command(&self, words: &[&str]) -> String {
+        let program = if self.takes_orders() { &self.program } else { "leasehold --store redis://HOST" };
+        command_line(program, words)
     }
 
     pub(crate) fn screen(&self) -> Screen {
@@ -52,14 +61,18 @@ impl OperatorSession {
 
     /// Fails if the store does not support orders (`ask`, `evict`, `pause`, `resume`, `resize`).
     pub(crate) fn check_orders_supported(&self) -> Result<(), Failure> {
-        let info = self.client.info();
-        if info.capabilities.orders {
+        if self.takes_orders() {
             return Ok(());
         }
-        let message =
-            format!("a {} store does not support orders (ask, evict, pause, resume, resize)", info.name);
+        let name = self.client.info().name;
+        let message = format!("a {name} store does not support orders (ask, evict, pause, resume, resize)");
         Err(Failure::config(message)
             .hint("wait until the lease runs out, or stop the holder's process yourself"))
+    }
+
+    /// Whether the store itself takes orders. On a Redlock set, each node takes them by itself.
+    pub(crate) fn takes_orders(&self) -> bool {
+        self.client.info().capabilities.orders
     }
 
     /// The current state of one resource.
@@ -177,12 +190,28 @@ impl OperatorSession {
     }
 }
 
-/// `leasehold`, with `--store` and `--no-namespace` if this call has them.
+fn command_line(program: &str, words: &[&str]) -> String {
+    let quoted = words.iter().map(|word| text::quoted(word));
+    std::iter::once(program.to_owned()).chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// `leasehold`, with the typed options that choose the store and the names.
 pub(crate) fn program(global: &Global, store: &Store) -> String {
-    // A store from the variable needs no `--store` in a printed command: the user's shell has the variable.
-    let store = global.typed.store.then(|| format!(" --store {}", text::quoted(store.shown())));
+    // What comes from a variable needs no option in a printed command: the user's shell has the variable.
+    let typed = global.typed;
+    let path = |typed: bool, path: &Option<PathBuf>| {
+        path.as_ref().filter(|_| typed).map(|path| path.display().to_string())
+    };
+    let options = [
+        ("--config", path(typed.config, &global.config)),
+        ("--store", typed.store.then(|| store.shown().to_owned())),
+        ("--password-file", path(typed.password_file, &global.password_file)),
+    ];
+    let given = options
+        .into_iter()
+        .filter_map(|(option, value)| Some(format!(" {option} {}", text::quoted(&value?))));
     let no_namespace = if global.no_namespace { " --no-namespace" } else { "" };
-    format!("leasehold{}{no_namespace}", store.unwrap_or_default())
+    format!("leasehold{}{no_namespace}", given.collect::<String>())
 }
 
 /// A pause, and the order that began it, if the audit trail has it.

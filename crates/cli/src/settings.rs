@@ -31,6 +31,9 @@ pub(crate) fn settle(cli: &mut Cli) -> Result<(), Failure> {
         loaded => loaded?,
     };
     take_from_file(global);
+    if let Some(operator) = commands::operator(&mut cli.command) {
+        *operator = operator.take().or_else(|| global.loaded.operator.clone());
+    }
     if !uses_store {
         return Ok(());
     }
@@ -62,13 +65,16 @@ fn take_from_file(global: &mut Global) {
     global.metrics_file = path(&global.metrics_file, &config.metrics_file);
     global.log_format = global.log_format.or(config.log_format);
     global.color = global.color.or(config.color);
+    global.pass_secrets = global.pass_secrets || config.pass_secrets.unwrap_or(false);
+    global.sensitive = global.sensitive || config.sensitive.unwrap_or(false);
 }
 
 /// What is done to the names: the default namespace, and `--sensitive`.
 fn name_rules(global: &Global) -> Result<NameRules, Failure> {
     let hash_key = if global.sensitive { Some(hash_key(global)?) } else { None };
+    let rules = NameRules { namespace: None, hash_key, sensitive_is_typed: global.typed.sensitive };
     if global.no_namespace {
-        return Ok(NameRules { namespace: None, hash_key });
+        return Ok(rules);
     }
     let typed = global.namespace.clone().filter(|_| global.typed.namespace);
     let in_url = || -> Result<Option<String>, Failure> {
@@ -82,7 +88,7 @@ fn name_rules(global: &Global) -> Result<NameRules, Failure> {
             .or_else(|| global.loaded.namespace.clone().map(|in_file| (in_file, "namespace in config.toml"))),
     };
     namespace.iter().try_for_each(|(namespace, source)| check_namespace(namespace, source))?;
-    Ok(NameRules { namespace: namespace.map(|(namespace, _)| namespace), hash_key })
+    Ok(NameRules { namespace: namespace.map(|(namespace, _)| namespace), ..rules })
 }
 
 fn check_namespace(namespace: &str, source: &str) -> Result<(), Failure> {
@@ -110,7 +116,8 @@ fn hash_key(global: &Global) -> Result<HashKey, Failure> {
     Ok(HashKey(key.into_bytes()))
 }
 
-/// Variables that the guardian does not inherit: they hold secrets, or the command gets its own.
+/// Variables that the guardian and the command of `cron --on-failure` do not inherit: they hold secrets, or the command gets its
+/// own.
 pub(crate) const NOT_INHERITED: [&str; 3] =
     ["LEASEHOLD_PASSWORD", "LEASEHOLD_NAMESPACE", crate::typed_urls::VARIABLE];
 

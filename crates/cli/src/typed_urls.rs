@@ -9,7 +9,13 @@
 //!
 //! The variable is not passed on to the command of `leasehold run` (ADR 0069).
 
-use std::{env, ffi::OsString, os::unix::process::CommandExt as _, process::Command};
+use std::{
+    env,
+    ffi::OsString,
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use crate::{output::Output, redact::UrlParts};
 
@@ -50,9 +56,18 @@ pub(crate) fn hide<'a>(typed: impl IntoIterator<Item = &'a str>, words: &[OsStri
          LEASEHOLD_PASSWORD_FILE",
     );
     let mut words = words.into_iter();
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(own_program());
     command.arg0(words.next().unwrap_or_default()).args(words).env(VARIABLE, urls.join("\n"));
     let _ = command.exec(); // if it fails, the command still works, and the user was warned
+}
+
+/// The path of this program. The kernel names the process after the file that it executes, so `/proc/self/exe` would show as `exe`
+/// in `ps` and `pgrep`. It is used only if the file has been replaced or removed since.
+fn own_program() -> PathBuf {
+    let link = PathBuf::from("/proc/self/exe");
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let path = std::fs::read_link(&link).ok().filter(|path| id(path).is_some() && id(path) == id(&link));
+    path.unwrap_or(link)
 }
 
 /// Replaces the first word that is this URL, or an option with it: `--store=URL`.

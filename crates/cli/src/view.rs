@@ -274,8 +274,13 @@ pub(crate) fn waiter(waiter: &QueueEntry) -> String {
 /// The time until this lease ends. `None` if it has no end: a lease that somebody took the expiry of, with
 /// `PERSIST` or by copying keys. Stores report many years then.
 pub(crate) fn left(held: &HeldBy) -> Option<Duration> {
+    Some(held.remaining).filter(|left| has_end(*left))
+}
+
+/// Whether this remaining time stands for an end: see [`left`].
+pub(crate) fn has_end(remaining: Duration) -> bool {
     const NO_END: Duration = Duration::from_secs(300 * 86_400);
-    Some(held.remaining).filter(|left| *left < NO_END)
+    remaining < NO_END
 }
 
 /// The time until this lease ends, as text.

@@ -64,6 +64,35 @@ fn the_file_sets_global_options_and_defaults() {
 }
 
 #[test]
+fn the_file_sets_defaults_of_run_and_the_operator() {
+    let dir = dir_with("pass_secrets = true\noperator = 'anna'\n[run]\nat_least = '1h'\non_ask = 'USR1'\n");
+    let leasehold = || {
+        let mut command = dir.leasehold();
+        command.args(["--config", "config.toml"]).env("LEASEHOLD_PASSWORD", "sesame");
+        command
+    };
+    let script = "trap 'echo asked; exit 0' USR1; echo $LEASEHOLD_PASSWORD $LEASEHOLD_TOKEN; while :; do sleep 0.05; done";
+    let run = leasehold().args(["run", "--ttl", "3s", "x/1", "--", "sh", "-c", script]).start();
+    let line = run.next_line();
+    let token = line.strip_prefix("sesame ").unwrap();
+    let ask = ["ask", "x/1", "--token", token, "--by", "9s", "--reason", "test"];
+    assert_eq!(exit_and_errors(&leasehold().args(ask).output().unwrap()).0, 0);
+    run.wait_for_line("asked");
+    assert_eq!(run.code(), 0);
+    let held = dir.look("x", "1");
+    assert!(held.holders[0].kept, "at_least: {held:?}");
+    let audit = text(&leasehold().arg("audit").output().unwrap());
+    assert!(audit.contains("anna"), "{audit}");
+    // --once-per and at_least exclude each other.
+    let once = leasehold().args(["run", "--once-per", "1s", "x/2", "true"]).output().unwrap();
+    assert_eq!(exit_and_errors(&once), (0, vec![]));
+    let dir = dir_with("[run]\nno_renew = true\nttl = '1s'\n");
+    let run = dir.leasehold().args(["--config", "config.toml", "run", "x/1", "--", "sleep", "60"]).start();
+    let (code, errors) = run.end();
+    assert!(code == 79 && errors[0].contains("--no-renew"), "{code}: {errors:?}");
+}
+
+#[test]
 fn an_unknown_key_is_refused_with_its_line() {
     let dir = dir_with("namespace = 'a'\n\n[elect]\nwait = '1s'\n");
     for command in [&["ls"][..], &["config", "show"], &["run", "x/1", "true"]] {

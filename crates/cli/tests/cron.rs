@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
 
 use leasehold::{Client, Clock as _, SystemClock};
 use leasehold_patterns::schedule::{Cron, Schedule, TickOutcome, TickTime};
@@ -292,4 +292,43 @@ fn a_lost_lease_of_a_run_is_a_failure_and_is_in_the_metrics_file() {
     let left = fs::read_dir(dir.directory.path()).unwrap();
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(!left.iter().any(|name| name.starts_with("metrics.prom.")), "{left:?}");
+}
+
+#[test]
+fn the_command_of_on_failure_finds_the_same_store_and_no_password_unless_asked() {
+    for (options, passed) in [(&[][..], false), (&["--pass-secrets"], true)] {
+        let dir = TestDir::new();
+        record_tick(&dir, "cleanup", 2);
+        let home = dir.directory.path().display();
+        let script = format!("cd /; env > {home}/env; $L --json cron ls > {home}/jobs; echo told");
+        let mut machine = cron(&dir, &[options, &["--on-failure", &script]].concat(), "exit 3");
+        machine.env("L", env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_DIR", ".");
+        machine.env("LEASEHOLD_PASSWORD", "sesame").env("LEASEHOLD_METRICS_FILE", dir.path("metrics.prom"));
+        machine.env("LEASEHOLD_TYPED_URLS", "redis://app:open@localhost/");
+        let machine = machine.start();
+        machine.wait_for_line("told");
+        let environment = fs::read_to_string(dir.path("env")).unwrap();
+        assert_eq!(environment.contains("LEASEHOLD_PASSWORD=sesame\n"), passed, "{environment}");
+        assert!(!environment.contains("open") && !environment.contains("METRICS"), "{environment}");
+        let store = format!("LEASEHOLD_STORE=sqlite:{}\n", dir.database().canonicalize().unwrap().display());
+        assert!(environment.contains(&store), "{environment}");
+        let jobs = fs::read_to_string(dir.path("jobs")).unwrap();
+        assert!(jobs.contains(r#""job":"cleanup""#), "{jobs}");
+        assert_eq!(stop(machine), 128 + 15);
+    }
+}
+
+#[test]
+fn the_command_of_on_failure_can_be_in_the_configuration_file() {
+    const FILE: &str =
+        "sensitive = true\nhash_key_file = 'key'\n[cron]\non_failure = 'echo $LEASEHOLD_OUTCOME'\n";
+    let dir = TestDir::new();
+    fs::write(dir.path("key"), "0123456789abcdef0123456789abcdef").unwrap();
+    fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    record_tick(&dir, "cleanup", 2);
+    fs::write(dir.path("config.toml"), FILE).unwrap();
+    let machine = cron(&dir, &["--config", "config.toml"], "echo $LEASEHOLD_RESOURCE; exit 3").start();
+    assert_eq!(machine.next_line(), "cron/cleanup", "the names of jobs are not hashed");
+    machine.wait_for_line("failed");
+    assert_eq!(stop(machine), 128 + 15);
 }

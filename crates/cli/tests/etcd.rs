@@ -7,8 +7,9 @@ mod support;
 use std::fs;
 
 use leasehold_testkit::servers::EtcdCluster;
+use serde_json::{Value, json};
 use server_suite::{Server, ServerStore};
-use support::{Start as _, eventually};
+use support::{Start as _, eventually, exit_and_errors, text_of};
 
 /// The name of `report/42` for `etcdctl lock`.
 const LOCK: &str = "leasehold/v1/lock/report/42";
@@ -89,4 +90,32 @@ fn a_store_that_cannot_be_used_is_reported_in_one_line() {
         "cannot connect to 127.0.0.1:1: Connection refused",
     );
     store.refuses_url("etcd://127.0.0.1?colour=red", 78, "colour");
+}
+
+#[test]
+fn a_lease_of_ours_whose_key_lost_its_etcd_lease_is_shown_so_and_can_be_ended() {
+    let store = ServerStore::<EtcdCluster>::new();
+    let (holder, token) = store.hold(&["--ttl", "1h"]);
+    holder.signal(rustix::process::Signal::KILL);
+    assert_eq!(holder.code(), -9);
+    let key = store.server.keys(&format!("{LOCK}/")).remove(0);
+    let value = store.server.etcdctl(&["get", "--print-value-only", &key]);
+    store.server.etcdctl(&["put", &key, value.trim_end()]); // without a lease
+    for words in [&["ls"][..], &["show", "report/42"]] {
+        let shown = store.prints(words);
+        assert!(shown.contains("no end"), "{shown}");
+    }
+    store.refuses(&["run", "-n", "report/42", "--", "true"], 75, "has lost its expiry");
+    let why: Value = serde_json::from_str(&store.prints(&["--json", "why", "report/42"])).unwrap();
+    assert_eq!((&why["free"], &why["at_the_latest"]), (&json!(false), &Value::Null), "{why}");
+    let evict = format!("evict report/42 --token {token} --now --two-may-run --reason WHY");
+    assert!(why["frees"].to_string().contains(&evict), "{why}");
+    let leaks = text_of(&store.output(&["--json", "leaks"]).stdout);
+    let leaks: Value = serde_json::from_str(&leaks).unwrap();
+    let found = leaks["findings"].as_array().unwrap().iter().find(|leak| leak["leak"] == "no_ttl");
+    let line = found.unwrap()["command"].as_str().unwrap();
+    assert!(line.ends_with(&evict), "{line}");
+    let line = line.replacen("leasehold", env!("CARGO_BIN_EXE_leasehold"), 1);
+    assert_eq!(exit_and_errors(&store.dir.shell(&line).output().unwrap()).0, 0, "{line}");
+    store.token();
 }

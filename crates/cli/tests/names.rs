@@ -178,6 +178,26 @@ fn sensitive_needs_a_key_and_one_resource() {
 }
 
 #[test]
+fn sensitive_in_the_file_is_for_single_resources() {
+    let dir = TestDir::new();
+    with_key(&dir);
+    std::fs::write(dir.path("c.toml"), "sensitive = true\nhash_key_file = 'key'\n").unwrap();
+    let file = ["--config", "c.toml"];
+    let name = printed(
+        &dir,
+        &[&file[..], &["run", "account/anna", "--", "printenv", "LEASEHOLD_RESOURCE"]].concat(),
+    );
+    assert!(name.starts_with("account/~"), "{name}");
+    assert_eq!(printed(&dir, &[&file[..], &["--json", "ls"]].concat()).matches("anna").count(), 0);
+    let typed = dir.leasehold().args(file).args(["--sensitive", "ls"]).output().unwrap();
+    assert_eq!(exit_and_errors(&typed).0, 64);
+    let resource = |command: &str| {
+        printed(&dir, &[&file[..], &[command, "leader", "--", "printenv", "LEASEHOLD_RESOURCE"]].concat())
+    };
+    assert_eq!(resource("elect"), resource("run"), "the child of elect hashes it no second time");
+}
+
+#[test]
 fn cron_has_the_default_namespace_and_no_sensitive_names() {
     let dir = TestDir::new();
     with_key(&dir);

@@ -185,3 +185,32 @@ fn a_hashed_id_can_be_typed_as_it_is_shown() {
     assert_eq!(store.json(&["show", name])["holder_count"], 1);
     assert_eq!(store.json(&["ls", &name[..12]])["resources"][0]["resource"], name);
 }
+
+#[test]
+fn a_printed_command_names_the_configuration_and_the_password_file_that_were_typed() {
+    let store = TestStore::new();
+    store.dead_holder("report", "42", MINUTE, "");
+    let (config, password) = (store.path().join("my config.toml"), store.path().join("password"));
+    std::fs::write(&config, format!("store = '{}'", store.url())).unwrap();
+    std::fs::write(&password, "sesame").unwrap();
+    let (config, password) = (config.to_str().unwrap(), password.to_str().unwrap());
+    let mut why =
+        store.command(&["--config", config, "--password-file", password, "why", "report/42", "--json"]);
+    let why = why.env_remove("LEASEHOLD_STORE").output().unwrap();
+    let why: Value = serde_json::from_slice(&why.stdout).unwrap();
+    let frees = why["frees"].as_array().unwrap();
+    let ask = frees.iter().find(|way| way["how"] == "ask").unwrap()["command"].as_str().unwrap();
+    assert!(
+        ask.starts_with(&format!("leasehold --config '{config}' --password-file {password} ask ")),
+        "{ask}"
+    );
+    let line = ask.replacen("leasehold", env!("CARGO_BIN_EXE_leasehold"), 1);
+    assert!(std::process::Command::new("sh").args(["-c", &line]).status().unwrap().success(), "{line}");
+    // From variables they need no option.
+    let mut why = store.command(&["why", "report/42"]);
+    why.env_remove("LEASEHOLD_STORE")
+        .env("LEASEHOLD_CONFIG", config)
+        .env("LEASEHOLD_PASSWORD_FILE", password);
+    let why = String::from_utf8(why.output().unwrap().stdout).unwrap();
+    assert!(why.contains("leasehold ask report/42"), "{why}");
+}

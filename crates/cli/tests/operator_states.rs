@@ -3,9 +3,13 @@
 
 mod operator_support;
 
-use std::time::Duration;
+use std::{
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+    time::Duration,
+};
 
-use operator_support::{TestStore, eventually};
+use operator_support::{Running, TestStore, eventually};
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -131,6 +135,29 @@ fn what_is_only_kept_closed_is_left_out() {
     assert!(row(&store, "mail/digest", &["--all"]).contains("kept"));
     store.call(&["pause", "mail/digest", "--token", &token(&store), "--for", "1m", "--reason", "x"]).ok();
     assert_eq!(names(&[]), ["mail/digest"], "a pause is shown");
+}
+
+#[test]
+fn what_is_only_kept_closed_is_left_out_of_the_default_namespace_too() {
+    let store = TestStore::new();
+    store.call(&["run", "--once-per", "1h", "acme:mail/digest", "--", "true"]).ok();
+    let _holder = store.hold(&["acme:report/42"]);
+    let acme = ["--namespace", "acme"];
+    let listed = store.json(&[&acme[..], &["ls"]].concat());
+    assert_eq!(
+        (&listed["hidden"], &listed["resources"][0]["resource"]),
+        (&json!(1), &json!("acme:report/42"))
+    );
+    // A prefix that is typed lists all.
+    let typed = store.json(&[&acme[..], &["ls", "mail/"]].concat());
+    assert_eq!(typed["resources"][0]["resource"], "acme:mail/digest");
+    for (options, first) in [(&["watch"][..], "acme:report/42"), (&["watch", "--all"], "acme:mail/digest")] {
+        let mut command = store.command(&[&acme[..], options].concat());
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut watch = Running { child, token: String::new() };
+        let line = BufReader::new(watch.child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        assert!(line.contains(first), "{line}");
+    }
 }
 
 fn token(store: &TestStore) -> String {

@@ -126,3 +126,20 @@ fn a_wrong_password_and_a_wrong_url_end_the_program_at_once() {
         }
     }
 }
+
+#[test]
+fn watch_says_since_when_the_store_does_not_answer_and_not_when_it_gave_up() {
+    let (dir, server) = (TestDir::new(), RedisServer::start());
+    let url = format!("{}?timeout=3s", server.url());
+    assert_eq!(leasehold(&dir, &url, &["pause", "x/1", "--for", "1h", "--reason", "test"]).start().code(), 0);
+    let watch = leasehold(&dir, &url, &["watch", "--interval", "100ms"]).start();
+    watch.next_line();
+    server.freeze();
+    let frozen = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let line = watch.next_error_line();
+    server.thaw();
+    let (_, since) = line.split_once("not answering since ").unwrap();
+    let since = since.split_once(". ").unwrap().0;
+    assert!(since <= &*frozen, "{line}, and it was frozen at {frozen}");
+    wait_for_error(&watch, "the store answers again, after ");
+}

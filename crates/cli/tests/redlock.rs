@@ -10,6 +10,7 @@ use std::{
 };
 
 use leasehold_testkit::servers::RedisNodes;
+use serde_json::Value;
 use support::TestDir;
 
 struct QuorumStore {
@@ -93,7 +94,9 @@ fn the_holder_is_the_one_that_a_majority_reports() {
 #[test]
 fn features_that_a_quorum_does_not_have_are_refused_in_one_line() {
     let store = QuorumStore::new();
-    let table: [(&[&str], &str); 4] = [
+    std::fs::write(store.dir.path("c.toml"), "[run]\ncorrectness = true\n").unwrap();
+    let table: [(&[&str], &str); 5] = [
+        (&["--config", "c.toml", "run", "report/42", "--", "true"], "quorum"),
         (&["run", "--fair", "report/42", "--", "true"], "queue"),
         (&["run", "--permits", "1/3", "report/42", "--", "true"], "semaphores"),
         (&["run", "--correctness", "report/42", "--", "true"], "quorum"),
@@ -123,4 +126,41 @@ fn new_servers_are_founded_by_a_command() {
     assert_eq!(store.output(&["run", "-n", "report/42", "--", "true"]).status.code(), Some(0));
     let other = store.dir.leasehold().args(["redlock", "found", "redis://localhost"]).output().unwrap();
     assert_eq!(other.status.code(), Some(78), "{}", text(&other.stderr));
+}
+
+#[test]
+fn a_lock_of_another_program_without_an_end_is_found_and_removed_on_each_node() {
+    let store = QuorumStore::new();
+    for server in &store.nodes.servers[..2] {
+        server.command(&["SET", "lock:v1:{report/42}:owner", "not-of-leasehold"]);
+    }
+    let json = |arguments: &[&str]| {
+        let output = store.output(&[&["--json"], arguments].concat());
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let found = json(&["leaks"])["findings"].take();
+    assert_eq!(
+        (&found[0]["leak"], &found[0]["name"]),
+        (&"foreign_no_ttl".into(), &"report/42".into()),
+        "{found}"
+    );
+    let command = found[0]["command"].as_str().unwrap();
+    let start = "leasehold --store redis://HOST evict report/42 --foreign --value-hash ";
+    assert!(command.starts_with(start), "{command}");
+    let frees = json(&["why", "report/42"])["frees"].take();
+    assert!(frees.to_string().contains(command), "{frees}");
+    for options in [&[][..], &["--foreign"]] {
+        let evict = [&["evict", "report/42", "--reason", "WHY"], options].concat();
+        let output = store.output(&evict);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        assert!(said.contains("on each node by itself") && said.contains(command), "{said}");
+    }
+    for server in &store.nodes.servers[..2] {
+        let line = command.replacen("redis://HOST", &server.url(), 1);
+        let line = line.replacen("leasehold", env!("CARGO_BIN_EXE_leasehold"), 1);
+        assert!(store.dir.shell(&line).status().unwrap().success(), "{line}");
+    }
+    assert_eq!(store.output(&["leaks"]).status.code(), Some(0));
+    assert_eq!(store.output(&["run", "-n", "report/42", "--", "true"]).status.code(), Some(0));
 }

@@ -26,6 +26,8 @@ fn a_password_in_the_command_line_is_hidden_from_ps_and_warned_about() {
         let line = fs::read(format!("/proc/{}/cmdline", elect.pid())).unwrap();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         assert!(!line.contains("sesame") && line.contains("redis://app@127.0.0.1:1/"), "{line}");
+        let name = fs::read_to_string(format!("/proc/{}/comm", elect.pid())).unwrap();
+        assert_eq!(name, "leasehold\n", "pgrep finds it");
     }
 }
 

@@ -51,6 +51,18 @@ fn a_run_that_does_not_wait_names_the_holder() {
 }
 
 #[test]
+fn a_run_that_may_be_skipped_prints_nothing_while_it_waits() {
+    let dir = TestDir::new();
+    let holder = holding(&dir, &[]);
+    for (global, code) in [(&["run", "-E", "0"][..], 0), (&["-q", "run"], 75)] {
+        let mut run = dir.leasehold();
+        let output = run.args(global).args(["-w", "1.5", "x/1", "false"]).output().unwrap();
+        assert_eq!(exit_and_errors(&output), (code, vec![]), "{global:?}");
+    }
+    end(holder);
+}
+
+#[test]
 fn a_run_that_gave_up_waiting_leaves_the_queue() {
     let dir = TestDir::new();
     let holder = holding(&dir, &[]);

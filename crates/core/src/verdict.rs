@@ -151,7 +151,7 @@ pub struct ForeignLock {
     pub form: String,
     /// A hash of its value, which names it in [`OperatorAction::EvictForeign`](crate::OperatorAction::EvictForeign).
     pub value_hash: ValueHash,
-    /// The time until it expires. `None` if it has no expiry of its own: it stays until its program, its session or an operator
+    /// The time until it expires, or ends with its session. `None` if it never does: it stays until its program or an operator
     /// removes it.
     pub remaining: Option<Duration>,
 }

@@ -17,6 +17,11 @@ const HOLDERS_ASKED_MAX: usize = 16;
 /// The same for waiters.
 const WAITERS_ASKED_MAX: usize = 8;
 
+/// The lease id of a key without a lease. leasehold writes none: somebody has written the key again by hand.
+const NO_LEASE: i64 = 0;
+/// The remaining time that is reported of a holder without a lease, which never ends: a year, as on Redis.
+const NO_END: Duration = Duration::from_secs(365 * 86_400);
+
 /// The index of a contender and what remains of it.
 type Remaining = (usize, Option<Duration>);
 
@@ -48,7 +53,8 @@ impl Etcd {
 
     fn describe_holder(&self, view: &ResourceView, (index, remaining): Remaining) -> Option<HeldBy> {
         let mut held_by = view.describe_holder(index, &*self.environment)?;
-        held_by.remaining = remaining.unwrap_or_default();
+        let is_endless = view.contenders[index].lease == NO_LEASE;
+        held_by.remaining = if is_endless { NO_END } else { remaining.unwrap_or_default() };
         Some(held_by)
     }
 

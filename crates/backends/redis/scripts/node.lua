@@ -76,3 +76,10 @@ local function parse_mark(text)
     string.match(text or '', '^v1|(%x*)|(%d+)|(%d+)|([^|]*)|([01])|([%a:%d]+)$')
   if set then return { gate = tonumber(gate), run = run, standing = standing } end
 end
+
+-- The error of a register that is a string and not of leasehold. Only printable ASCII: a reply that is not UTF-8 would break the
+-- connection.
+local function corrupt_register(key, value)
+  local found = string.gsub(string.sub(value, 1, 40), '[^%w%p ]', '?')
+  return redis.error_reply('CORRUPT key ' .. key .. " is corrupt: expected number|owner, found '" .. found .. "'")
+end

@@ -7,7 +7,8 @@
 -- 2. Refuse a ttl longer than the gate, and an owner or attempt with a tombstone.
 -- 3. Another owner or another program has the lock: say who.
 -- 4. The same owner asks again: the same number, for the newest attempt.
--- 5. Accept the proposal, or the next number above all that were accepted here; store it in the register and in the
+-- 5. A register that is not of leasehold: refuse. The numbers that were accepted here are lost, so this node cannot vote.
+-- 6. Accept the proposal, or the next number above all that were accepted here; store it in the register and in the
 --    lock.
 --
 -- The stored values are as in node.lua. This script does without its functions and reads with one MGET, because it is what
@@ -27,6 +28,7 @@
 --       long, the gate in ms: no ttl may be longer
 --       novote
 --       0: it failed among others, and nothing was written for it: it must be sent alone, to fail with its error
+-- Error CORRUPT and a text: the register is not of leasehold
 
 local call = redis.call
 local TOKEN_END = 9007199254740992 -- 2^53: above, Lua's numbers are no longer exact
@@ -100,6 +102,11 @@ local function vote(number)
     local register = values[k + 2]
     local last, last_owner = string.match(register or '', '^(%d+)|(%x*)$')
     if not register and call('EXISTS', register_key) == 1 then call('GET', register_key) end
+    if register and not last then
+      -- As corrupt_register in node.lua.
+      local found = string.gsub(string.sub(register, 1, 40), '[^%w%p ]', '?')
+      return redis.error_reply('CORRUPT key ' .. register_key .. " is corrupt: expected number|owner, found '" .. found .. "'")
+    end
     local proposal = tonumber(ARGV[a + 5])
     last = tonumber(last or 0)
     if math.abs(proposal - now) > SKEW_MAX_US and (last == 0 or proposal > last + SKEW_MAX_US) then
@@ -127,7 +134,10 @@ local function vote(number)
 end
 
 local count = (#KEYS - 1) / 4
-if count == 1 then return { now_text, vote(1) } end
+if count == 1 then
+  local reply = vote(1)
+  return reply.err and reply or { now_text, reply }
+end
 local replies, seen = { now_text }, {}
 for number = 1, count do
   local k = 4 * number - 3
@@ -138,6 +148,6 @@ for number = 1, count do
   end
   seen[KEYS[k + 1]] = true
   local succeeded, reply = pcall(vote, number)
-  replies[number + 1] = succeeded and reply or 0
+  replies[number + 1] = succeeded and not reply.err and reply or 0
 end
 return replies

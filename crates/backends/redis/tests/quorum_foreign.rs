@@ -118,3 +118,40 @@ async fn a_lock_with_an_impossible_number_is_a_foreign_lock() {
     let verdict = backend.acquire_one(&claim(&report(), LONG)).await.unwrap();
     assert!(matches!(&verdict, Verdict::Blocked(blocked) if blocked.foreign.is_some()), "{verdict:?}");
 }
+
+#[tokio::test]
+async fn a_node_with_a_corrupt_register_does_not_vote_and_its_register_is_not_overwritten() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let backend = open_quorum(&nodes).await;
+    let register = "lock:v1:{report/42}:register";
+    let junk = |count: usize| {
+        for server in &nodes.servers[..count] {
+            server.command(&["SET", register, "junk"]);
+        }
+    };
+    let is_junk = |count: usize| {
+        nodes.servers[..count].iter().all(|server| server.command(&["GET", register]) == "junk")
+    };
+    junk(1);
+    let ours = claim(&report(), LONG);
+    granted(&*backend, &ours).await;
+    assert!(is_junk(1), "the other two voted");
+    assert_eq!(release(&*backend, &ours).await, Released::Now);
+    junk(2);
+    // Claims that are sent together and alone.
+    let other: Resource = "report/7".parse().unwrap();
+    let claims = [claim(&report(), LONG), claim(&other, LONG)];
+    let mut verdicts = backend.acquire(&claims).await;
+    assert!(matches!(verdicts.pop(), Some(Ok(Verdict::Granted(_)))), "{verdicts:?}");
+    for error in [verdicts.remove(0).unwrap_err(), backend.acquire_one(&claims[0]).await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(
+            error.to_string().contains(register) && error.to_string().contains("found 'junk'"),
+            "{error}"
+        );
+    }
+    assert!(is_junk(2), "nothing was overwritten");
+    let rows = list(&*backend).await;
+    let why = rows.iter().find(|row| row.resource == report()).unwrap().unreadable.clone().unwrap();
+    assert!(why.contains(register) && why.contains("found 'junk'"), "{why}");
+}

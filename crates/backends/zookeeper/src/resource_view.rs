@@ -279,7 +279,11 @@ impl Session {
     ) -> Result<(), StoreError> {
         let contender = &list.contenders[node.position];
         if self.is_foreign(resource, contender, &node.record).await? {
-            described.foreign.extend(foreign_lock(resource, contender, node));
+            // An ephemeral node ends with its session. That is not known, so the longest one is assumed.
+            let expiry = (node.stat.ephemeral_owner != 0).then_some(self.longest_expiry);
+            described
+                .foreign
+                .extend(foreign_lock(resource, contender, node).map(|lock| lock.expiring(expiry)));
         } else {
             described.claims.push(self.describe_claim(resource, contender, node).await?);
         }

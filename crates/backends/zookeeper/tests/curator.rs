@@ -106,7 +106,7 @@ async fn curator_waits_for_our_lease_and_we_wait_for_curators_lock() {
     assert_eq!((blocked.ahead, blocked.holders.len()), (0, 0), "Curator's lock has no token");
     let foreign = blocked.foreign.expect("Curator holds it");
     assert!(foreign.key.starts_with(PATH) && foreign.form == "curator node", "{foreign:?}");
-    assert_eq!(foreign.remaining, None, "it lasts as long as its session");
+    assert!(foreign.remaining.is_some(), "it ends with its session");
 
     curator.send("release");
     assert_eq!(curator.reply(), "released");

@@ -12,7 +12,7 @@ use leasehold::{
     OperatorAction, OperatorCommand, Query, ReleaseRequest, Released, RenewRequest, Renewal, Share, Verdict,
 };
 use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
-use zookeeper_client::{Client, Error as Driver};
+use zookeeper_client::{Acls, Client, CreateMode, Error as Driver};
 
 async fn raw(server: &ZooKeeperServer) -> Client {
     Client::connect(&format!("127.0.0.1:{}", server.port())).await.expect("the server answers")
@@ -262,4 +262,22 @@ async fn tombstones_past_their_end_are_deleted() {
     })
     .await;
     assert!(zookeeper.inspect(&Query::Leaks(leasehold::Listing::of(""))).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_node_of_another_program_ends_with_its_session_and_without_one_never() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let ours = claim(&report());
+    granted(&zookeeper, &ours).await;
+    release(&zookeeper, &ours).await;
+    let raw = raw(&server).await;
+    let node = "/leasehold/v1/locks/report/42/_c_2f3b6c1e-0d5a-4c7e-9a53-1b2c3d4e5f60-lock-0000000009";
+    for (mode, ends) in [(CreateMode::Ephemeral, true), (CreateMode::Persistent, false)] {
+        raw.create(node, b"another program", &mode.with_acls(Acls::anyone_all())).await.unwrap();
+        let page = zookeeper.inspect(&Query::One(report())).await.unwrap();
+        let lock = page.into_snapshots().remove(0).foreign.remove(0);
+        assert_eq!(lock.remaining.is_some(), ends, "{lock:?}");
+        raw.delete(node, None).await.unwrap();
+    }
 }

@@ -7,11 +7,15 @@ use leasehold::{Busy, HeldBy};
 use crate::{
     holder_state::{HolderState, holder_state},
     text::{self, span},
+    view,
 };
 
 /// `held by 7@host nightly (renewing; free within 29s if it dies)`
 pub(super) fn held_by(by: &HeldBy) -> String {
     let (who, left) = (text::holder(&by.holder), span(by.remaining));
+    if view::left(by).is_none() {
+        return format!("held by {who} (its lease has lost its expiry and has no end)");
+    }
     if by.kept {
         return format!("closed for {left} more after the release by {who}");
     }
@@ -95,6 +99,12 @@ mod tests {
         assert_eq!(held_by(&by), "held by 42@web-1 nightly (evicted; free within 4.0s)");
         by.kept = true;
         assert_eq!(held_by(&by), "closed for 4.0s more after the release by 42@web-1 nightly");
+        let mut endless = by.clone();
+        endless.remaining = Duration::from_secs(365 * 86_400);
+        assert_eq!(
+            held_by(&endless),
+            "held by 42@web-1 nightly (its lease has lost its expiry and has no end)"
+        );
         let of = |holders: Vec<HeldBy>, ahead| {
             let mut of = Busy::default();
             (of.holders, of.ahead) = (holders, ahead);

@@ -68,6 +68,7 @@ impl ClaimOptions {
         self.wait = self.wait.or(defaults.wait.filter(|_| !self.nonblock));
         self.conflict_exit_code = self.conflict_exit_code.or(defaults.conflict_exit_code);
         self.fair = self.fair || defaults.fair.unwrap_or(false);
+        self.correctness = self.correctness || defaults.correctness.unwrap_or(false);
     }
 
     /// The ttl: typed, from `config.toml`, or the default. Checked.

@@ -36,7 +36,6 @@ pub(crate) fn variables(
         ("LEASEHOLD_RESOURCES", keys.join(" ").into()),
         ("LEASEHOLD_TOKENS", tokens.join(" ").into()),
         ("LEASEHOLD_PASSES", passes.join("\n").into()),
-        ("LEASEHOLD_STORE", store.into()),
         (nested::HELD, nested::HeldLine::appended(outer_runs).into()),
     ];
     if let Some(first) = leases.iter().next() {
@@ -45,10 +44,7 @@ pub(crate) fn variables(
         environment.push(("LEASEHOLD_PASS", pass(first, share).unwrap_or_default().into()));
         environment.push(("LEASEHOLD_OWNER", first.lease.owner().reveal().into()));
     }
-    if let Some(file) = context.store.password_file() {
-        environment.push(("LEASEHOLD_PASSWORD_FILE", file.into()));
-    }
-    environment.extend(context.variables.iter().cloned());
+    environment.extend(context.variables());
     environment
 }
 

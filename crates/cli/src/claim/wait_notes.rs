@@ -48,6 +48,10 @@ impl Wait<'_> {
         tokio::time::sleep(FIRST_NOTE_AFTER).await;
         match StatusLine::on_stderr().filter(|_| !output.verbose && !output.json) {
             Some(line) => self.keep_up_to_date(&line).await,
+            // With -E 0 it is no error that the resource is held: cron mails whatever is printed.
+            None if self.claim.request.options.conflict_exit_code == Some(0) && !output.verbose => {
+                pending::<()>().await;
+            }
             None => self.note_now_and_then().await,
         }
     }

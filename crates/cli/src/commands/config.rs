@@ -10,6 +10,7 @@ use crate::{
     args::{Cli, Global},
     config::{self, Config},
     exit::Failure,
+    order,
     output::Output,
     redact::{self, UrlParts},
     screen::Screen,
@@ -33,29 +34,36 @@ enum ConfigAction {
 
 /// The settings that have an option, a variable and a key: the key and the default. The option and the
 /// variable have the same name.
-const GLOBAL: [(&str, &str); 6] = [
+const GLOBAL: [(&str, &str); 8] = [
     ("password_file", "none"),
     ("namespace", "none"),
+    ("sensitive", "false"),
     ("hash_key_file", "none"),
     ("color", "auto"),
     ("log_format", "none: the log is off"),
     ("metrics_file", "none"),
+    ("pass_secrets", "false"),
 ];
 
 /// The settings that only the file has: the key and the default.
-const IN_FILE: [(&str, &str); 14] = [
+const IN_FILE: [(&str, &str); 19] = [
     ("run.ttl", "30s"),
     ("run.grace", "a sixth of the ttl"),
     ("run.wait", "no limit"),
     ("run.max_hold", "no limit"),
     ("run.conflict_exit_code", "75"),
     ("run.fair", "false"),
+    ("run.at_least", "0s"),
+    ("run.correctness", "false"),
+    ("run.no_renew", "false"),
+    ("run.on_ask", "none"),
     ("cron.zone", "UTC"),
     ("cron.missed", "skip"),
     ("cron.wait", "0s"),
     ("cron.at_least", "0s"),
     ("cron.ttl", "as run.ttl"),
     ("cron.max_hold", "no limit"),
+    ("cron.on_failure", "none"),
     ("elect.ttl", "as run.ttl"),
     ("elect.grace", "as run.grace"),
 ];
@@ -182,6 +190,7 @@ impl Sources<'_> {
             let value = self.absolute_if_path(key, value, &source);
             settings.push(Setting { key, value, source });
         }
+        settings.push(self.operator());
         for (key, default) in IN_FILE {
             let (value, source) = self.file.get(key).unwrap_or_else(|| (default.to_owned(), Source::Default));
             settings.push(Setting { key, value, source });
@@ -235,6 +244,17 @@ impl Sources<'_> {
         let path = self.global.loaded.path.as_ref().map(|path| path.display().to_string());
         let source = self.given("config").map_or(Source::Default, |(_, source)| source);
         Setting { key: "config", value: path.unwrap_or_else(|| "none".to_owned()), source }
+    }
+
+    /// The name of the operator. Its option is one of the operator's commands.
+    fn operator(&self) -> Setting {
+        let variable = "LEASEHOLD_OPERATOR";
+        let in_variable = env::var(variable).ok();
+        let in_variable =
+            in_variable.map(|value| (value, Source::Variable { variable: variable.to_owned() }));
+        let given = in_variable.or_else(|| self.file.get("operator"));
+        let (value, source) = given.unwrap_or_else(|| (order::operator(None), Source::Default));
+        Setting { key: "operator", value, source }
     }
 
     /// Whether there is a password, and never the password.

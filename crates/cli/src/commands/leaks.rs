@@ -22,7 +22,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(10);
 #[command(after_help = "\
 Finds: keys of leasehold without a ttl; first waiters of a queue that could be granted and do not ask (watched for 10 s if \
 there is one); holders over --over, or over ten times the median of their kind if at least five are held; holders on this \
-host whose process is gone; resources whose data is corrupt; with --pattern, locks of other libraries without a ttl. For each finding that an order can clear, the order is printed. The \
+host whose process is gone; locks of other programs that hold a resource and have no end; resources whose data is corrupt; \
+with --pattern, locks of other libraries without a ttl. For each finding that an order can clear, the order is printed. The \
 exit code is 1 if anything is found, else 0.")]
 pub(crate) struct Leaks {
     /// Only resources whose name starts with this, such as report/ or acme:
@@ -41,16 +42,21 @@ impl Leaks {
         // The keys first: reading a resource counts as a use of its keys.
         let keys = self.without_ttl(session).await?;
         let all = session.snapshots(&self.prefix).await?;
+        let endless = leak_detection::foreign_without_end(&all, &keys.ours);
         let ours = keys.ours.into_iter().map(|leak| SuspectedLeak::without_ttl(leak, &all));
         let foreign = keys.foreign.into_iter().map(SuspectedLeak::of_other_library);
-        let mut found: Vec<_> = ours.chain(foreign).collect();
+        let mut found: Vec<_> = endless.into_iter().chain(ours).chain(foreign).collect();
         found.extend(leak_detection::unreadable(&all));
         found.extend(leak_detection::process_gone(&all, &ProcessTable::of_this_host()));
         found.extend(leak_detection::over_time(&all, self.over));
         found.extend(idle_heads(session, &all).await?);
         for leak in found.iter_mut().filter(|leak| !leak.order.is_empty()) {
             let words = leak.order.iter().map(String::as_str).chain(["--reason", "WHY"]);
-            leak.command = Some(session.command(&words.collect::<Vec<_>>()));
+            let words: Vec<_> = words.collect();
+            leak.command = match leak.is_foreign() {
+                true => Some(session.foreign_command(&words)),
+                false => session.takes_orders().then(|| session.command(&words)),
+            };
         }
         let screen = session.screen();
         if session.output.json {
@@ -80,7 +86,7 @@ impl Leaks {
         });
         let ours = match ours.await {
             Ok(ours) => ours,
-            // A store whose leases have no ttl of their own (sessions) cannot lose one.
+            // A Redlock set has no keys of its own. A lock of another program on most of its nodes is found by its snapshot.
             Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
             Err(error) => return Err(error.into()),
         };

@@ -113,7 +113,7 @@ impl Ls {
         let mut found = Found::default();
         let mut hidden = 0;
         let wanted = |snapshot: &Snapshot| {
-            let hide = self.hides_kept() && view::is_only_kept(snapshot);
+            let hide = self.hides_kept(session) && view::is_only_kept(snapshot);
             hidden += usize::from(hide);
             !hide && self.is_wanted(snapshot)
         };
@@ -130,8 +130,8 @@ impl Ls {
         Ok(Found { hidden, ..found })
     }
 
-    fn hides_kept(&self) -> bool {
-        !self.all && self.kind.is_none() && self.prefix.is_empty()
+    fn hides_kept(&self, session: &OperatorSession) -> bool {
+        !self.all && self.kind.is_none() && self.prefix == session.default_prefix
     }
 
     fn is_wanted(&self, snapshot: &Snapshot) -> bool {

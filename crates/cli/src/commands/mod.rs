@@ -129,6 +129,19 @@ pub(crate) fn typed_names(command: &mut Command) -> Vec<TypedName<'_>> {
     }
 }
 
+/// The name of the operator in the command line (`--by-whom`), if the command has one.
+pub(crate) fn operator(command: &mut Command) -> Option<&mut Option<String>> {
+    match command {
+        Command::Ask(ask) => Some(&mut ask.order.by_whom),
+        Command::Evict(evict) => Some(&mut evict.order.by_whom),
+        Command::Pause(pause) => Some(&mut pause.order.by_whom),
+        Command::Resume(resume) => Some(&mut resume.order.by_whom),
+        Command::Resize(resize) => Some(&mut resize.order.by_whom),
+        Command::Fence(fence) => fence.operator(),
+        _ => None,
+    }
+}
+
 /// Fills the options of `run`, `acquire`, `cron` and `elect` that were not typed from `config.toml`.
 pub(crate) fn take_defaults(command: &mut Command, config: &Config) -> Result<(), Failure> {
     match command {
@@ -156,8 +169,8 @@ pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) output: Output,
     pub(crate) metrics: Option<MetricsFile>,
-    /// Variables for the command of `leasehold run`.
-    pub(crate) variables: Vec<(&'static str, OsString)>,
+    /// See [`Context::variables`].
+    variables: Vec<(&'static str, OsString)>,
 }
 
 impl Context {
@@ -170,6 +183,15 @@ impl Context {
             variables.push(("LEASEHOLD_STORE", url.into()));
         }
         Ok(Context { config: global.loaded.clone(), store, output, metrics, variables })
+    }
+
+    /// The variables with which a nested `leasehold` means the same store and the same names, wherever it runs. Secrets are among
+    /// them only with `--pass-secrets`.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut all = vec![("LEASEHOLD_STORE", self.store.shown().into())];
+        all.extend(self.store.password_file().map(|file| ("LEASEHOLD_PASSWORD_FILE", file.into())));
+        all.extend(self.variables.iter().cloned());
+        all
     }
 
     /// Opens the store.

@@ -47,7 +47,7 @@ impl Watch {
 
     async fn look(&self, session: &OperatorSession) -> Result<Vec<Snapshot>, Failure> {
         let mut found = session.snapshots_in(&self.scope).await?;
-        if matches!(&self.scope, Scope::Prefix(prefix) if prefix.is_empty() && !self.all) {
+        if matches!(&self.scope, Scope::Prefix(prefix) if *prefix == session.default_prefix && !self.all) {
             found.retain(|snapshot| !view::is_only_kept(snapshot));
         }
         Ok(found)
@@ -60,6 +60,7 @@ impl Watch {
     /// Redraws a table in place.
     async fn draw(&self, session: &OperatorSession) -> Result<(), Failure> {
         let (mut snapshots, mut drawn) = (self.look(session).await?, 0);
+        let mut answered_at = SystemClock.wall();
         let mut stale: Option<Stale> = None;
         let processes = ProcessTable::of_this_host();
         loop {
@@ -70,11 +71,8 @@ impl Watch {
             drawn = lines.len();
             self.pause().await;
             match self.look(session).await {
-                Ok(now) => (snapshots, stale) = (now, None),
-                Err(failure) => {
-                    let since = stale.map_or_else(|| SystemClock.wall(), |stale| stale.since);
-                    stale = Some(Stale { since, problem: failure.message });
-                }
+                Ok(now) => (snapshots, answered_at, stale) = (now, SystemClock.wall(), None),
+                Err(failure) => stale = Some(Stale { since: answered_at, problem: failure.message }),
             }
         }
     }
@@ -84,6 +82,7 @@ impl Watch {
         let mut known: BTreeMap<Resource, Snapshot> = BTreeMap::new();
         let mut now = self.look(session).await?;
         loop {
+            let answered_at = SystemClock.wall();
             for change in changes(&known, &now) {
                 let screen = session.screen();
                 let json = session.output.json;
@@ -92,16 +91,16 @@ impl Watch {
                 }
             }
             known = now.into_iter().map(|snapshot| (snapshot.resource.clone(), snapshot)).collect();
-            match self.look_again(session).await {
+            match self.look_again(session, answered_at).await {
                 Some(snapshots) => now = snapshots,
                 None => return Ok(()),
             }
         }
     }
 
-    /// The next snapshots. A store that does not reply is asked again; that is noted once, and its end too.
-    /// `None` if the reader of stdout has closed it.
-    async fn look_again(&self, session: &OperatorSession) -> Option<Vec<Snapshot>> {
+    /// The next snapshots. A store that does not reply is asked again; that is noted once, and its end too. `answered_at` is when it
+    /// replied last. `None` if the reader of stdout has closed it.
+    async fn look_again(&self, session: &OperatorSession, answered_at: WallTime) -> Option<Vec<Snapshot>> {
         let mut stale: Option<Stale> = None;
         loop {
             self.pause().await;
@@ -116,8 +115,8 @@ impl Watch {
                     return Some(now);
                 }
                 Err(failure) if stale.is_none() => {
-                    let since = stale.insert(Stale { since: SystemClock.wall(), problem: failure.message });
-                    session.output.note(&format!("{} {}", since.text(), since.problem));
+                    let stale = stale.insert(Stale { since: answered_at, problem: failure.message });
+                    session.output.note(&format!("{} {}", stale.text(), stale.problem));
                 }
                 Err(_) => {}
             }
@@ -128,6 +127,7 @@ impl Watch {
 /// The store does not answer, so what is shown is old.
 #[derive(Debug)]
 struct Stale {
+    /// When the store answered last.
     since: WallTime,
     problem: String,
 }

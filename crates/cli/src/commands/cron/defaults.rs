@@ -16,6 +16,7 @@ impl Cron {
         self.at_least = self.at_least.or(defaults.at_least);
         self.ttl = self.ttl.or(defaults.ttl);
         self.max_hold = self.max_hold.or(defaults.max_hold);
+        self.on_failure = self.on_failure.take().or_else(|| defaults.on_failure.clone().map(Into::into));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 use super::tick::{TickEnd, TickRunner};
-use crate::{signals::Signals, text};
+use crate::{settings, signals::Signals, text};
 
 /// How long the command of `--on-failure` may take. It must not keep the next tick from being run.
 const ON_FAILURE_MAX: Duration = Duration::from_secs(60);
@@ -31,8 +31,7 @@ impl TickRunner<'_> {
         };
         let took = text::span(ended.took);
         self.note(&format!("the run of {at} failed after {took}: {why}"));
-        let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(self.options.on_failure.as_ref()?).stdin(Stdio::null()).process_group(0);
+        let mut command = self.failure_command()?;
         let code = ended.code.map_or(String::new(), |code| code.to_string());
         let facts = [
             ("LEASEHOLD_JOB", self.job.to_owned()),
@@ -69,6 +68,19 @@ impl TickRunner<'_> {
                 Some(signal)
             }
         }
+    }
+
+    /// The command of `--on-failure`, with the environment that the command of a run gets: a `leasehold` in it uses the same
+    /// store, and finds no password without `--pass-secrets`.
+    fn failure_command(&self) -> Option<Command> {
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(self.options.on_failure.as_ref()?).stdin(Stdio::null()).process_group(0);
+        for variable in settings::NOT_INHERITED {
+            command.env_remove(variable);
+        }
+        // Two processes must not write to one metrics file.
+        command.envs(self.context.variables()).env_remove("LEASEHOLD_METRICS_FILE");
+        Some(command)
     }
 
     fn note(&self, text: &str) {

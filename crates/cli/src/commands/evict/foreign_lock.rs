@@ -18,8 +18,8 @@ use crate::{
 
 impl Evict {
     pub(super) async fn evict_foreign(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
-        session.check_orders_supported()?;
         let snapshot = session.snapshot(&self.order.resource).await?;
+        foreign::check_orders_supported(session, &snapshot, &self.order.reason)?;
         let mut order =
             PendingOrder { session, args: &self.order, snapshot, foreign: None, value: self.value_hash };
         let Some(value) = self.value_hash else {

@@ -129,6 +129,14 @@ impl Fence {
         Some(database.as_str())
     }
 
+    /// The name of the operator, if it is recorded.
+    pub(crate) fn operator(&mut self) -> Option<&mut Option<String>> {
+        match &mut self.command {
+            FenceCommand::Rebase(rebase) => Some(&mut rebase.by_whom),
+            _ => None,
+        }
+    }
+
     pub(crate) async fn run(&self, output: Output) -> Result<ExitCode, Failure> {
         match &self.command {
             FenceCommand::Install { database, table, resource, grant } => {

@@ -13,11 +13,18 @@ impl Run {
         }
         self.claim.take_defaults(defaults);
         self.max_hold = self.max_hold.or(defaults.max_hold);
+        // The two exclude each other.
+        self.at_least = self.at_least.or(defaults.at_least.filter(|_| self.once_per.is_none()));
+        self.no_renew = self.no_renew || defaults.no_renew.unwrap_or(false);
+        self.on_ask = self.on_ask.or(defaults.on_ask);
         Ok(())
     }
 
-    /// The names of resources in the command line.
+    /// The names of resources in the command line. The name that `cron` or `elect` gives is complete.
     pub(crate) fn typed_names(&mut self) -> Vec<TypedName<'_>> {
+        if self.with_parent.is_some() {
+            return Vec::new();
+        }
         self.targets.resources.iter_mut().map(TypedName::One).collect()
     }
 }

@@ -45,7 +45,7 @@ impl Unblock<'_> {
         // The options are about the holder with the most time left: it keeps the resource for longest.
         if let Some(held) = self.snapshot.holders.iter().max_by_key(|held| held.remaining) {
             options.extend(self.by_itself(held));
-            if self.session.check_orders_supported().is_ok() {
+            if self.session.takes_orders() {
                 options.extend(self.by_an_order(held));
             }
         }
@@ -113,11 +113,10 @@ impl Unblock<'_> {
                 format!("the expiry of its lock at {at} (in {}), unless it is extended", text::span(left));
             options.push(UnblockOption::wait("foreign_expiry", end));
         }
-        if self.session.check_orders_supported().is_ok() {
-            let command = foreign::evict_command(self.session, &self.snapshot.resource, lock, "WHY");
-            let say = "removing its lock, once you know that the other program has ended:";
-            options.push(UnblockOption::order("evict_foreign", say, command));
-        }
+        let command = foreign::evict_command(self.session, &self.snapshot.resource, lock, "WHY");
+        let on_each = if self.session.takes_orders() { "" } else { " on each node by itself" };
+        let say = format!("removing its lock{on_each}, once you know that the other program has ended:");
+        options.push(UnblockOption::order("evict_foreign", say, command));
         options
     }
 }

@@ -119,10 +119,11 @@ impl Outlook {
         }
         let foreign = snapshot.foreign.iter().filter_map(|lock| lock.remaining).max().unwrap_or_default();
         let pause = snapshot.paused_for.unwrap_or_default();
-        match ours(snapshot, wanted).map(|ours| ours.max(foreign).max(pause)) {
-            None => Outlook::NoExpiry,
-            Some(Duration::ZERO) => Outlook::Free,
-            Some(latest) => Outlook::Within(latest),
+        match ours(snapshot, wanted) {
+            Outlook::Free if snapshot.foreign.is_empty() && snapshot.paused_for.is_none() => Outlook::Free,
+            Outlook::Free => Outlook::Within(foreign.max(pause)),
+            Outlook::Within(latest) => Outlook::Within(latest.max(foreign).max(pause)),
+            outlook => outlook,
         }
     }
 
@@ -136,8 +137,9 @@ impl Outlook {
     }
 }
 
-/// How long until enough of the holders and waiters have ended. `None` if that never happens.
-fn ours(snapshot: &Snapshot, wanted: u32) -> Option<Duration> {
+/// When enough of the holders and waiters have ended. A holder with no time left is still in the way: the store decides when it
+/// ends.
+fn ours(snapshot: &Snapshot, wanted: u32) -> Outlook {
     let never = Duration::MAX;
     let holders = snapshot.holders.iter().map(|held| (view::left(held).unwrap_or(never), held.weight));
     // A silent waiter is passed over: it keeps no claim waiting.
@@ -147,6 +149,9 @@ fn ours(snapshot: &Snapshot, wanted: u32) -> Option<Duration> {
     claims.sort_unstable_by_key(|(remaining, _)| *remaining);
     let mut taken: u64 = claims.iter().map(|(_, weight)| u64::from(*weight)).sum();
     let fits = |taken: u64| claims.is_empty() || taken + u64::from(wanted) <= u64::from(snapshot.capacity);
+    if fits(taken) {
+        return Outlook::Free;
+    }
     let mut after = Duration::ZERO;
     for &(remaining, weight) in &claims {
         if fits(taken) {
@@ -154,7 +159,7 @@ fn ours(snapshot: &Snapshot, wanted: u32) -> Option<Duration> {
         }
         (after, taken) = (remaining, taken - u64::from(weight));
     }
-    Some(after).filter(|after| *after < never)
+    if after < never { Outlook::Within(after) } else { Outlook::NoExpiry }
 }
 
 #[cfg(test)]
@@ -206,6 +211,7 @@ mod tests {
         let mut many = snapshot(200, &[(1, 1)], &[]);
         many.holder_count = 150;
         assert_eq!(of(&many, permits("200")), Outlook::TooMany);
+        assert_eq!(of(&snapshot(1, &[(1, 0)], &[]), Wanted::Exclusive), within(0), "it still holds");
         let mut silent = snapshot(1, &[], &[(1, 6)]);
         silent.queue[0].silent = true;
         assert_eq!(of(&silent, Wanted::Exclusive), Free, "a silent waiter is passed over");
