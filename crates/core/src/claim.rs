@@ -609,6 +609,8 @@ pub enum Query {
         /// Which page. Its prefix is not used.
         listing: Listing,
     },
+    /// The servers of the store: which answer, and what their clocks say. `Unsupported` where there is no server.
+    Nodes,
 }
 
 /// Which page of a long result.

@@ -76,6 +76,6 @@ pub use request_id::{RequestId, RequestIds};
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{
-    AuditRecord, Blocked, CommandOutcome, FinishRequest, ForeignLock, GoneReason, Grant, HeldBy, Leak, Page,
-    QueueEntry, Released, Renewal, Renewed, Snapshot, Verdict,
+    AuditRecord, Blocked, CommandOutcome, FinishRequest, ForeignLock, GoneReason, Grant, HeldBy, Leak,
+    NodeStatus, Page, QueueEntry, Released, Renewal, Renewed, Snapshot, Verdict,
 };

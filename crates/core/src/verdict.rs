@@ -299,9 +299,39 @@ pub enum Page {
         /// Where the next page begins, if there is one.
         next: Option<String>,
     },
+    /// The servers of the store, in the order in which its address names them.
+    Nodes(Vec<NodeStatus>),
+}
+
+/// One server of the store, as it was found a moment ago.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// Its name, for people: an address without secrets.
+    pub name: String,
+    /// Whether it counts now: it answers, and of a quorum it has a vote.
+    pub counts: bool,
+    /// Why it does not count.
+    pub why: Option<String>,
+    /// How long its answer took.
+    pub round_trip: Option<Duration>,
+    /// The time on its clock when it answered, which was in the middle of the round trip, and ours at that time.
+    pub clocks: Option<(WallTime, WallTime)>,
+}
+
+impl NodeStatus {
+    /// A server of which nothing is known yet.
+    pub fn named(name: impl Into<String>) -> NodeStatus {
+        NodeStatus { name: name.into(), ..NodeStatus::default() }
+    }
 }
 
 impl Page {
+    /// The servers of the page. Empty for other pages.
+    pub fn into_nodes(self) -> Vec<NodeStatus> {
+        if let Page::Nodes(nodes) = self { nodes } else { Vec::new() }
+    }
+
     /// The resources of the page. Empty for other pages.
     pub fn into_snapshots(self) -> Vec<Snapshot> {
         if let Page::Resources { snapshots, .. } = self { snapshots } else { Vec::new() }

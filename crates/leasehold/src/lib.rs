@@ -109,8 +109,8 @@ pub use lease::{Lease, LeaseView, SharedLease, State};
 pub use leasehold_core::{
     AuditRecord, Backoff, Busy, CommandOutcome, Effect, EndReason, Error, ErrorKind, Event, EventKind,
     Eviction, FencingToken, FinishRequest, ForeignLock, HeldBy, Holder, HolderState, Leak, Listing,
-    OperatorAction, OperatorCommand, OwnerHash, OwnerToken, Page, Pass, Query, QueueEntry, Released,
-    Resource, Result, Share, ShareNumber, Snapshot, Timestamp, ValueHash, Verb, WallTime,
+    NodeStatus, OperatorAction, OperatorCommand, OwnerHash, OwnerToken, Page, Pass, Query, QueueEntry,
+    Released, Resource, Result, Share, ShareNumber, Snapshot, Timestamp, ValueHash, Verb, WallTime,
 };
 // For a backend of your own. `leasehold-core` documents the rules that it has to follow.
 pub use leasehold_core::{
