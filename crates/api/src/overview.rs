@@ -14,7 +14,7 @@ use crate::{
 pub const LIMIT_MAX: u32 = 200;
 /// The items of a page, if the query does not say.
 pub const LIMIT_DEFAULT: u32 = 50;
-/// A resource is stuck if a claim has waited for it for this long.
+/// A resource is stuck if a claim has waited for it for this long, unless the server is told otherwise.
 pub const STUCK_AFTER_MS: u64 = 60_000;
 
 /// The query.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::fields::StoreId;
+use leasehold_api::{fields::StoreId, overview::STUCK_AFTER_MS};
 
 use crate::access::Access;
 
@@ -116,6 +116,8 @@ pub struct Sampling {
     pub when: SampleWhen,
     /// How many changes are remembered, for readers that come back.
     pub changes: usize,
+    /// A resource is stuck when a claim has waited this long. `/v1/overview` says it as `stuck_after_ms`.
+    pub stuck_after: Duration,
 }
 
 /// When a server looks at all resources.
@@ -130,6 +132,11 @@ pub enum SampleWhen {
 
 impl Default for Sampling {
     fn default() -> Sampling {
-        Sampling { every: Duration::from_secs(2), when: SampleWhen::Asked, changes: 4096 }
+        Sampling {
+            every: Duration::from_secs(2),
+            when: SampleWhen::Asked,
+            changes: 4096,
+            stuck_after: Duration::from_millis(STUCK_AFTER_MS),
+        }
     }
 }

@@ -43,6 +43,16 @@ fn names(body: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn the_server_is_told_how_long_a_wait_is_stuck() {
+    let mut config = config();
+    config.sampling.stuck_after = Duration::ZERO;
+    let server = TestServer::with(full_store().await, config).await;
+    let body = overview(&server, "limit=1").await.body;
+    assert_eq!((&body["stuck"], &body["stuck_after_ms"]), (&json!(100), &json!(0)));
+    assert_eq!(body["items"][0]["stuck"], json!(true));
+}
+
+#[tokio::test]
 async fn ten_thousand_resources_are_searched_sorted_and_paged() {
     let server = TestServer::with(full_store().await, config()).await;
     let first = overview(&server, "").await.body;

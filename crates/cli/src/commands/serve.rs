@@ -71,6 +71,10 @@ pub(crate) struct Serve {
     /// How often to look at all resources, for /v1/overview and /v1/events, while somebody asks for them
     #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "2s")]
     sample_every: std::time::Duration,
+
+    /// Call a resource stuck, in /v1/overview and on the dashboard, when a claim has waited for it this long
+    #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "1m")]
+    stuck_after: std::time::Duration,
 }
 
 impl Serve {
@@ -126,6 +130,7 @@ mod serving {
         config.leases_end_with_server = serve.leases_end_with_this_server;
         config.bury_always = serve.bury_always;
         config.sampling.every = serve.sample_every.max(SAMPLE_EVERY_MIN);
+        config.sampling.stuck_after = serve.stuck_after;
         limit_connections(&mut config.limits, raise_file_limit());
         let environment = Arc::new(leasehold::System::current());
         if let Some(path) = &serve.tokens {

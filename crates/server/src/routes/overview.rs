@@ -2,7 +2,7 @@
 
 use leasehold_api::{
     Problem, fields,
-    overview::{LIMIT_DEFAULT, LIMIT_MAX, OverviewQuery, OverviewReply, STUCK_AFTER_MS},
+    overview::{LIMIT_DEFAULT, LIMIT_MAX, OverviewQuery, OverviewReply},
 };
 
 use crate::{
@@ -17,7 +17,8 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
     if limit > LIMIT_MAX {
         return Err(invalid(format!("`limit` is {limit}, and at most {LIMIT_MAX} is allowed")));
     }
-    let Latest { sample, since, every, failing, event_id } = call.shared.sampler.latest().await?;
+    let Latest { sample, since, every, stuck_after, failing, event_id } =
+        call.shared.sampler.latest().await?;
     let scope = call.caller.scope();
     let text = query.q.as_deref().unwrap_or("").to_lowercase();
     let search = Search { scope, text: &text, kind: query.kind.as_deref() };
@@ -37,7 +38,7 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
             held: totals.held,
             waiting: totals.waiting,
             stuck: totals.stuck,
-            stuck_after_ms: STUCK_AFTER_MS,
+            stuck_after_ms: fields::ms_up(stuck_after),
             paused: totals.paused,
             unreadable: totals.unreadable,
             oldest_wait: totals.oldest_wait,

@@ -78,6 +78,8 @@ pub(crate) struct Latest {
     pub(crate) since: WallTime,
     /// How often it looks.
     pub(crate) every: Duration,
+    /// A resource is stuck when a claim has waited this long.
+    pub(crate) stuck_after: Duration,
     /// The kind of error of the last look, if it failed.
     pub(crate) failing: Option<String>,
     /// The id of the newest change.
@@ -137,6 +139,7 @@ impl Sampler {
                         sample: Arc::clone(sample),
                         since: state.since,
                         every: state.every,
+                        stuck_after: self.config.stuck_after,
                         failing: state.failed.as_ref().map(|error| error.kind().as_str().to_owned()),
                         event_id: state.history.id(state.history.last()),
                     });
@@ -216,8 +219,11 @@ impl Sampler {
         let before = self.state().sample.clone();
         let (snapshots, truncated) = self.read().await?;
         let (now, earlier) = ((Instant::now(), self.environment.wall()), before.clone());
-        let sample =
-            beside_requests(move || Sample::new(snapshots, truncated, now, earlier.as_deref())).await?;
+        let stuck_after = self.config.stuck_after;
+        let sample = beside_requests(move || {
+            Sample::new(snapshots, truncated, now, earlier.as_deref()).stuck_after(stuck_after)
+        })
+        .await?;
         let sample = Arc::new(sample);
         let Some(before) = before else { return Ok((sample, None)) };
         let (earlier, later) = (Arc::clone(&before), Arc::clone(&sample));

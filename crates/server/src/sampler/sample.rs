@@ -24,6 +24,8 @@ pub(crate) struct Sample {
     pub(super) wall: WallTime,
     /// The store has more.
     pub(super) truncated: bool,
+    /// A resource is stuck when a claim has waited this long.
+    stuck_after_ms: u64,
     /// In key order.
     pub(super) rows: Vec<Row>,
     /// The positions of the rows in each order of [`OverviewSort::ALL`], made when first asked for.
@@ -96,7 +98,13 @@ impl Sample {
             .collect();
         rows.sort_by(|a, b| a.key().cmp(b.key()));
         rows.dedup_by(|a, b| a.key() == b.key());
-        Sample { taken_at, wall, truncated, rows, orders: Default::default() }
+        Sample { taken_at, wall, truncated, stuck_after_ms: STUCK_AFTER_MS, rows, orders: Default::default() }
+    }
+
+    /// Calls a resource stuck when a claim has waited this long.
+    #[must_use]
+    pub(super) fn stuck_after(self, waited: Duration) -> Sample {
+        Sample { stuck_after_ms: fields::ms_up(waited), ..self }
     }
 
     pub(crate) fn age(&self) -> Duration {
@@ -145,7 +153,7 @@ impl Sample {
                 continue;
             }
             if page.items.len() < limit {
-                page.items.push(row.item(self.wall.as_micros()));
+                page.items.push(row.item(self.wall.as_micros(), self.stuck_after_ms));
                 last = Some(key);
             } else if page.next.is_none() {
                 page.next = last.map(|(value, key)| format!("{value}.{key}"));
@@ -162,7 +170,7 @@ impl Sample {
         for row in self.rows.iter().filter(|row| scope.has(&row.snapshot.resource)) {
             totals.held += u64::from(row.held_since_us.is_some());
             totals.waiting += u64::from(row.snapshot.queue_length);
-            totals.stuck += u64::from(row.is_stuck(now));
+            totals.stuck += u64::from(row.is_stuck(now, self.stuck_after_ms));
             totals.paused += u64::from(row.snapshot.paused_for.is_some());
             totals.unreadable += u64::from(row.snapshot.unreadable.is_some());
             older(&mut wait, row, |row| row.waiting_since_us);
@@ -237,11 +245,11 @@ impl Row {
         }
     }
 
-    fn is_stuck(&self, now_us: u64) -> bool {
-        self.waiting_since_us.is_some_and(|since| ms_since(now_us, since) >= STUCK_AFTER_MS)
+    fn is_stuck(&self, now_us: u64, after_ms: u64) -> bool {
+        self.waiting_since_us.is_some_and(|since| ms_since(now_us, since) >= after_ms)
     }
 
-    fn item(&self, now_us: u64) -> OverviewItem {
+    fn item(&self, now_us: u64, stuck_after_ms: u64) -> OverviewItem {
         let snapshot = &self.snapshot;
         let first_waiter = snapshot.queue.iter().max_by_key(|entry| entry.waited);
         OverviewItem {
@@ -256,7 +264,7 @@ impl Row {
             first_waiter: first_waiter.map(|entry| HolderBody::from(&*entry.holder)),
             oldest_wait_ms: self.waiting_since_us.map(|since| ms_since(now_us, since)),
             oldest_hold_ms: self.held_since_us.map(|since| ms_since(now_us, since)),
-            stuck: self.is_stuck(now_us),
+            stuck: self.is_stuck(now_us, stuck_after_ms),
             paused_for_ms: snapshot.paused_for.map(fields::ms_up),
             unreadable: snapshot.unreadable.clone(),
         }
