@@ -9,6 +9,7 @@
 //! | [`waiters`] | the registry of the waiters in one process, and how a wake-up finds them |
 //! | [`gather`] | sends requests that come at once in one call |
 //! | [`gathered_verbs`] | what of a backend's verbs may be sent together |
+//! | [`ask_nodes`] | asks the servers of a store how they are, all at once |
 //! | [`race`] | polls two futures and takes the first result |
 //! | [`stop`] | a request to stop, for loops that run for ever |
 //! | [`url`] | the parts that the URLs of all backends have in common |
@@ -18,6 +19,7 @@
 //! | `postgres` | with the feature `postgres`: telling a PostgreSQL server from a pool, and checking request ids |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod ask_nodes;
 #[cfg(feature = "rustls")]
 pub mod certificates;
 pub mod connect_once;

@@ -9,6 +9,7 @@
 //! | [`tally`] | what a client concludes from the replies so far |
 //! | [`membership`] | which nodes may vote, and when a node that lost data may vote again |
 //! | [`founding`] | the first use of a set of nodes |
+//! | [`standing`] | why a node has no vote, in words |
 //!
 //! # Why tokens grow
 //!
@@ -24,6 +25,7 @@
 pub mod founding;
 pub mod membership;
 pub mod node_model;
+pub mod standing;
 pub mod tally;
 
 use std::{fmt, sync::Arc, time::Duration};
