@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_core::Stream;
 use leasehold_core::{
     Backend, BackendInfo, CommandOutcome, Environment, Error, ErrorKind, Event, FencingToken, Holder,
-    Listing, OperatorCommand, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
+    Listing, NodeStatus, OperatorCommand, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
 };
 use tokio::sync::broadcast;
 
@@ -188,6 +188,48 @@ impl Client {
             listing = next.map(|next| Listing::of(prefix).after(next));
         }
         Ok(all)
+    }
+
+    /// Asks the servers of the store how they are: which of them count, why the others do not, how long they take to answer,
+    /// and what their clocks say. Of a quorum (Redlock), these are all nodes of the URL.
+    ///
+    /// All servers are asked at once. One that does not answer within a second is reported with the reason; that is no error.
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    ///
+    /// # Errors
+    /// `Unsupported` if the store has no servers: SQLite, memory; the backend's error.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, MemoryNode, Quorum, QuorumNode, System};
+    /// use std::sync::Arc;
+    ///
+    /// let environment = Arc::new(System::current());
+    /// let node = |number| Arc::new(MemoryNode::durable(&format!("node-{number}"), environment.clone()));
+    /// let nodes: Vec<Arc<MemoryNode>> = (1..=3).map(node).collect();
+    /// let of: Vec<Arc<dyn QuorumNode>> = nodes.iter().map(|node| node.clone() as _).collect();
+    /// let leases = Client::new(Arc::new(Quorum::connect(of, Quorum::GATE, environment).await?));
+    ///
+    /// nodes[2].stop();
+    /// for node in leases.nodes().await? {
+    ///     match node.why {
+    ///         None => println!("{} counts", node.name),
+    ///         Some(why) => println!("{} does not count: {why}", node.name),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn nodes(&self) -> Result<Vec<NodeStatus>> {
+        match self.inspect(&Query::Nodes).await? {
+            Page::Nodes(nodes) => Ok(nodes),
+            _ => Err(Error::new(
+                ErrorKind::Corrupt,
+                "the backend returned another kind of page than the servers of its store",
+            )),
+        }
     }
 
     /// Reads one page of resources, of the audit trail, or of another query.

@@ -297,6 +297,11 @@ impl Backend for Memory {
             Query::Foreign { .. } => {
                 Err(Error::new(ErrorKind::Unsupported, "the memory backend has no records of other programs"))
             }
+            Query::Nodes => {
+                let message =
+                    "the memory backend has no servers: its leases are in the memory of this process";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
             other => Err(Error::new(
                 ErrorKind::Unsupported,
                 format!("the memory backend does not answer the query {other:?}"),

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Environment, ErrorKind, RequestId, RequestIds, Timestamp};
+use leasehold_core::{Clock, Environment, ErrorKind, RequestId, RequestIds, Timestamp};
 use leasehold_support::ConnectOnce;
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 
@@ -214,8 +214,7 @@ impl Connections {
     /// A Sentinel says where the primary is. If that is another server with a later epoch, all connections
     /// are discarded: the old primary may be alive and not know that it was replaced.
     pub(crate) fn primary_is(&self, address: &ServerAddress) {
-        let last = self.last_primary.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(ours) = last else { return };
+        let Some(ours) = self.last_primary() else { return };
         // A later epoch is required, because a Sentinel that was cut off may still name an older primary.
         if address.supersedes(&ours) {
             self.discard_all();
@@ -229,6 +228,15 @@ impl Connections {
         if let Some(connection) = &*self.shared() {
             connection.epoch.fetch_max(epoch, Ordering::Relaxed);
         }
+    }
+
+    /// Where the last connection led.
+    pub(crate) fn last_primary(&self) -> Option<ServerAddress> {
+        self.last_primary.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.environment
     }
 
     pub(crate) fn now(&self) -> Timestamp {

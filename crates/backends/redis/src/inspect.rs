@@ -44,6 +44,7 @@ impl Redis {
                 // The birth mark of a quorum node has no expiry by design. ADR 0016.
                 self.leaks(pattern, listing, |key| resource_of(key).is_none() && key != BIRTH).await
             }
+            Query::Nodes => Ok(self.nodes().await),
             other => {
                 let message = format!("the redis backend does not support the query {other:?}");
                 Err(StoreError::Translated(Error::new(ErrorKind::Unsupported, message)))

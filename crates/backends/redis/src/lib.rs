@@ -25,6 +25,7 @@
 //! | `backend` | [`Redis`], and the trait `Backend` over the verbs |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | one verb each |
 //! | `list`, `audit` | `inspect` of many resources, and of the audit trail |
+//! | `nodes` | `inspect` of the servers themselves |
 //! | `batch` | `acquire` and `release` of several claims at once |
 //! | `contended` | which resources were contended a moment ago |
 //! | `slot_migration` | `acquire`, `renew` and `release` while a cluster moves the slot of the resource |
@@ -61,6 +62,7 @@ mod keys;
 mod list;
 mod listener;
 mod node;
+mod nodes;
 mod order;
 mod pending_wakeups;
 mod release;

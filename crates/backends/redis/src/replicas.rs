@@ -101,8 +101,7 @@ impl ExclusiveConnections {
                 self.replicas_in_doubt.store(false, Ordering::Relaxed);
             } else if connections.now() >= until {
                 self.give_back(Arc::clone(connection));
-                let message = format!("{online} replicas follow the primary, {needed} must acknowledge");
-                return Err(unavailable(message));
+                return Err(unavailable(too_few_follow(online, needed)));
             } else {
                 connections.sleep(COUNT_REPLICAS_EVERY).await;
             }
@@ -247,6 +246,11 @@ pub(crate) fn needed(connections: &Connections) -> u32 {
         // Together with the primary, more than half of all servers.
         Replicas::Majority => connections.replicas_seen().div_ceil(2),
     }
+}
+
+/// Says that fewer replicas follow the primary than must acknowledge a grant.
+pub(crate) fn too_few_follow(online: u32, needed: u32) -> String {
+    format!("{online} replicas follow the primary, {needed} must acknowledge")
 }
 
 pub(crate) fn too_few(acks: u32, needed: u32) -> Error {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
     Cursor, Error, ErrorKind, FencingToken, FinishRequest, ForeignLock, HeldBy, QueueEntry, Resource,
-    StoredHolder, ValueHash,
+    StoredHolder, ValueHash, WallTime,
 };
 use redis::Value;
 
@@ -193,5 +193,24 @@ pub(crate) fn number(value: &Value) -> Option<i64> {
         Value::Int(number) => Some(*number),
         Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
         _ => None,
+    }
+}
+
+/// Reads a reply to `TIME`: seconds and microseconds.
+pub(crate) fn read_time(value: Value) -> Result<WallTime, StoreError> {
+    let mut fields = Fields::of(value)?;
+    let (seconds, micros) = (fields.int()?.unsigned_abs(), fields.int()?.unsigned_abs());
+    Ok(WallTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_out_of_range_does_not_panic() {
+        let at = |seconds| read_time(Value::Array(vec![Value::Int(seconds), Value::Int(7)])).unwrap();
+        assert_eq!(at(3), WallTime::from_micros(3_000_007));
+        assert_eq!(at(i64::MAX), WallTime::from_micros(u64::MAX));
     }
 }

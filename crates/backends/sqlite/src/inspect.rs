@@ -37,6 +37,11 @@ impl Inspector {
     /// Answers a query for one resource in the caller's own future, because it is short. Other queries run on
     /// a thread of their own.
     pub(crate) async fn inspect(self: &Arc<Self>, database: &Arc<Database>, query: &Query) -> Result<Page> {
+        if matches!(query, Query::Nodes) {
+            let message =
+                "SQLite has no servers: its leases are in a file, which every process opens by itself";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         if matches!(query, Query::One(_)) {
             match self.reader.try_lock() {
                 Ok(mut reader) => return inspect(&mut reader, database, query),

@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use leasehold_core::{Backend, BackendInfo, Event, Resource, Result, Snapshot};
+use leasehold_core::{Backend, BackendInfo, Event, NodeStatus, Resource, Result, Snapshot};
 
 use super::{Election, Lease, LeaseRequest, RwLock, Semaphore, runtime::Runtime};
 use crate::{client::ClientBuilder, detached::Detached};
@@ -163,6 +163,14 @@ impl Client {
     /// The backend's error.
     pub fn list(&self, prefix: &str) -> Result<Vec<Snapshot>> {
         self.runtime.call(self.client.list(prefix))
+    }
+
+    /// Asks the servers of the store how they are.
+    ///
+    /// # Errors
+    /// As the async [`nodes`](crate::Client::nodes).
+    pub fn nodes(&self) -> Result<Vec<NodeStatus>> {
+        self.runtime.call(self.client.nodes())
     }
 
     /// Refuses new claims, and waits until all leases that were dropped are released. Leases that are still held stay, and

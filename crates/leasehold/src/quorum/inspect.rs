@@ -35,6 +35,7 @@ impl QuorumState {
             Query::Leaks(_) | Query::Foreign { .. } => Err(unsupported(
                 "a quorum cannot look for leaks: look on each node by itself, with redis://HOST",
             )),
+            Query::Nodes => Ok(Page::Nodes(self.node_statuses().await)),
             other => Err(unsupported(&format!("a quorum does not answer the query {other:?}"))),
         }
     }

@@ -9,6 +9,7 @@
 //! | [`membership`] | founds the set, and decides which nodes vote |
 //! | [`founding`] | the command of an operator that founds a set of new servers at once |
 //! | [`inspect`] | what a majority sees |
+//! | [`nodes`] | which nodes vote now, and why others do not |
 //! | [`checks`] | what is refused before anything is sent |
 //! | [`node_handle`], [`node_requests`] | one node, and requests to several of them |
 //! | [`memory_node`] | a node in memory, with faults |
@@ -24,6 +25,7 @@ mod membership;
 mod memory_node;
 mod node_handle;
 mod node_requests;
+mod nodes;
 mod renew;
 mod undo;
 

@@ -28,6 +28,7 @@ mod handover;
 mod holding;
 mod mutex;
 mod names;
+mod nodes;
 mod orders;
 mod queue;
 mod runner;
@@ -74,6 +75,7 @@ const GROUPS: &[TestGroup] = &[
     TestGroup { name: "together", shares: EXCLUSIVE, tests: together::TESTS },
     TestGroup { name: "orders", shares: WHOLE, tests: orders::TESTS },
     TestGroup { name: "names", shares: WHOLE, tests: names::TESTS },
+    TestGroup { name: "nodes", shares: WHOLE, tests: nodes::TESTS },
 ];
 
 fn resize(capacity: u32) -> OperatorAction {

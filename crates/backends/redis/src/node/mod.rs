@@ -37,7 +37,7 @@ use redis::{Cmd, Value};
 
 use self::{
     listener::NodeListener,
-    reply::{read_holder, read_renewal, read_setting, read_text, read_time},
+    reply::{read_holder, read_renewal, read_setting, read_text},
     votes::{NodeVote, Undos, VoteVerb, Votes},
 };
 use crate::{
@@ -46,7 +46,7 @@ use crate::{
     connection::{Connection, Connections},
     error::StoreError,
     keys::{BIRTH, Keys, OWNER, REGISTER, pattern, resource_of},
-    reply::Fields,
+    reply::{Fields, read_time},
     script::{NODE_LOOK, NODE_MARK, NODE_RAISE, NODE_RENEW},
     server_info,
 };

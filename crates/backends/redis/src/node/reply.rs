@@ -18,12 +18,6 @@ pub(super) fn read_text(value: Value) -> Result<String, StoreError> {
     }
 }
 
-pub(super) fn read_time(value: Value) -> Result<WallTime, StoreError> {
-    let mut fields = Fields::of(value)?;
-    let (seconds, micros) = (fields.int()?.unsigned_abs(), fields.int()?.unsigned_abs());
-    Ok(WallTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
-}
-
 /// Reads a reply to `CONFIG GET name`; `None` if the user may not ask.
 pub(super) fn read_setting(name: &str, reply: Result<Value, StoreError>) -> Option<String> {
     let mut fields = Fields::of(reply.ok()?).ok()?;
@@ -97,17 +91,5 @@ pub(super) fn read_renewal(mut fields: Fields) -> Result<NodeRenewal, StoreError
         }
         "long" => Ok(NodeRenewal::TooLong { gate: fields.millis()?.unwrap_or_default() }),
         other => Err(StoreError::unexpected_reply(format!("a renewal was answered with {other:.20?}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_out_of_range_does_not_panic() {
-        let at = |seconds| read_time(Value::Array(vec![Value::Int(seconds), Value::Int(7)])).unwrap();
-        assert_eq!(at(3), WallTime::from_micros(3_000_007));
-        assert_eq!(at(i64::MAX), WallTime::from_micros(u64::MAX));
     }
 }
