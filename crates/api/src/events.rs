@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`CHANGE`] | a [`ChangeBody`]. Its id is the `Last-Event-ID` from which another request goes on |
 //! | [`RESYNC`] | a [`ResyncBody`]: changes may be missing. Read the overview again, and go on from here |
+//! | [`SAMPLED`] | a [`SampledBody`]: the server has looked at the store, and all changes up to then were sent |
 //! | [`DRAINING`] | none: the server is shutting down, and the stream ends. Connect again, after the `retry` that it says |
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ pub const LAST_EVENT_ID: &str = "last-event-id";
 pub const CHANGE: &str = "change";
 /// The name of an event: changes may be missing.
 pub const RESYNC: &str = "resync";
+/// The name of an event: the server has looked at the store.
+pub const SAMPLED: &str = "sampled";
 /// The name of an event: the server is shutting down.
 pub const DRAINING: &str = "draining";
 
@@ -59,6 +62,8 @@ pub enum ChangeKind {
     Unreadable,
     /// It can be read again.
     Readable,
+    /// An operator changed the capacity. Only in a timeline: it comes from the audit trail.
+    Resized,
     /// A kind of a later version.
     #[serde(other)]
     Unknown,
@@ -88,6 +93,9 @@ pub struct ChangeBody {
     /// How long it held, or how long the pause lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
+    /// How long a new holder had waited in the queue, at the look before its grant. Where its process was seen there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// The number of claims that wait now.
     pub queue_length: u32,
     /// The operator.
@@ -104,6 +112,24 @@ pub struct ChangeBody {
 pub struct ResyncBody {
     /// Why.
     pub reason: ResyncReason,
+    /// How many changes were left out, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<u64>,
+}
+
+/// The server has looked at the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct SampledBody {
+    /// The age of the newest sample.
+    pub age_ms: u64,
+    /// How often the server looks.
+    pub every_ms: u64,
+    /// The id of the newest change.
+    pub event_id: String,
+    /// The kind of error with which the look failed: the sample is the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
 }
 
 /// Why changes may be missing.
@@ -116,7 +142,7 @@ pub enum ResyncReason {
     Start,
     /// The `Last-Event-ID` is of another server, or of this one before a restart.
     OtherServer,
-    /// The reader was too slow, or away for too long: the server does not remember so many changes.
+    /// The reader was too slow, or away for too long, or too much changed at once: reading the overview again costs less.
     Lag,
     /// A reason of a later version.
     #[serde(other)]

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`acquire`], [`renew`], [`release`], [`wait`], [`orders`] | the request, the reply, and their conversions, of one `POST` route each |
 //! | [`inspect`] | the `GET` routes: resource, resources, audit, leaks |
-//! | [`overview`], [`events`] | what a server has sampled, and the changes that it saw |
+//! | [`overview`], [`events`], [`timeline`] | what a server has sampled, and the changes that it saw |
+//! | [`deadlocks`], [`jobs`], [`store`] | who waits for whom; schedules and elections; how the store does |
+//! | [`login`] | the token of a person, kept by their browser |
 //! | [`info`] | what the server and its store are and promise |
 //! | [`terraform`] | locks of Terraform and OpenTofu |
 //! | [`problem`] | every refusal, as an RFC 9457 document |
@@ -45,11 +47,14 @@
 //! ```
 
 pub mod acquire;
+pub mod deadlocks;
 pub mod events;
 pub mod fields;
 pub mod info;
 pub mod inspect;
+pub mod jobs;
 pub mod list;
+pub mod login;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod orders;
@@ -57,7 +62,9 @@ pub mod overview;
 pub mod problem;
 pub mod release;
 pub mod renew;
+pub mod store;
 pub mod terraform;
+pub mod timeline;
 pub mod wait;
 
 pub use problem::{Problem, ProblemKind};
@@ -111,6 +118,18 @@ pub mod routes {
     pub const OVERVIEW: &str = "/v1/overview";
     /// `GET`: [`events`](crate::events)
     pub const EVENTS: &str = "/v1/events";
+    /// `GET`: [`timeline`](crate::timeline)
+    pub const TIMELINE: &str = "/v1/timeline";
+    /// `GET`: [`deadlocks`](crate::deadlocks)
+    pub const DEADLOCKS: &str = "/v1/deadlocks";
+    /// `GET`: [`jobs`](crate::jobs)
+    pub const JOBS: &str = "/v1/jobs";
+    /// `GET`: [`store`](crate::store)
+    pub const STORE: &str = "/v1/store";
+    /// `POST`: [`login`](crate::login)
+    pub const LOGIN: &str = "/v1/login";
+    /// `POST`: [`login`](crate::login)
+    pub const LOGOUT: &str = "/v1/logout";
     /// `LOCK` or `POST`, `UNLOCK` or `DELETE`: [`terraform`](crate::terraform)
     pub const TERRAFORM: &str = "/v1/terraform";
     /// `GET`: the process is alive.

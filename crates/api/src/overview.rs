@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fields::TokenText,
     inspect::{HeldByBody, HolderBody},
+    store::{QuorumBody, StoreState},
 };
 
 /// The most items of a page.
@@ -16,6 +17,12 @@ pub const LIMIT_MAX: u32 = 200;
 pub const LIMIT_DEFAULT: u32 = 50;
 /// A resource is stuck if a claim has waited for it for this long, unless the server is told otherwise.
 pub const STUCK_AFTER_MS: u64 = 60_000;
+/// The most kinds of an answer.
+pub const KINDS_MAX: usize = 100;
+/// The width of a bucket of [`RatesBody`].
+pub const RATE_MINUTE_MS: u64 = 60_000;
+/// The most buckets.
+pub const RATE_MINUTES_MAX: usize = 60;
 
 /// The query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +35,9 @@ pub struct OverviewQuery {
     /// Only resources of this kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Only resources like this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<OverviewFilter>,
     /// The order of the items.
     #[serde(default)]
     pub sort: OverviewSort,
@@ -61,6 +71,33 @@ impl OverviewSort {
         [OverviewSort::Wait, OverviewSort::Hold, OverviewSort::Name, OverviewSort::Waiters];
 }
 
+/// Which resources an overview lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OverviewFilter {
+    /// A claim has waited for longer than `stuck_after_ms`.
+    Stuck,
+    /// It has been held for much longer than is usual for its kind.
+    Unusual,
+    /// An operator has paused it.
+    Paused,
+    /// It cannot be read.
+    Unreadable,
+    /// The process of a holder does not exist any more.
+    Gone,
+    /// A lock of another program holds it.
+    Foreign,
+    /// It is part of a possible deadlock.
+    Deadlocked,
+    /// Claims wait for it.
+    Waiting,
+    /// It is held.
+    Held,
+    /// Its holder has published a note, as the leader of an election does.
+    Leading,
+}
+
 /// The answer. The numbers are about all resources that the caller may see, whatever the query asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -90,6 +127,22 @@ pub struct OverviewReply {
     pub paused: u64,
     /// Resources that cannot be read.
     pub unreadable: u64,
+    /// Resources that have been held for much longer than is usual for their kind.
+    pub unusual: u64,
+    /// Resources with a holder whose process does not exist any more.
+    pub gone: u64,
+    /// Resources that a lock of another program holds.
+    pub foreign: u64,
+    /// Possible deadlocks: `GET /v1/deadlocks`.
+    pub deadlocks: u64,
+    /// What happened in the last hour, or since `since` if that is later.
+    pub last_hour: LastHourBody,
+    /// The same by minute.
+    pub rates: RatesBody,
+    /// The kinds with the most resources: at most 100.
+    pub kinds: Vec<KindBody>,
+    /// How the store does.
+    pub store: StoreSummary,
     /// The longest wait.
     pub oldest_wait: Option<OldestBody>,
     /// The longest hold.
@@ -114,6 +167,72 @@ pub struct OldestBody {
     pub ms: u64,
 }
 
+/// How many changes there were. What happens and is undone between two looks is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct LastHourBody {
+    /// Leases that ended before their holder released them: expired, and evicted.
+    pub lost: u64,
+    /// Leases that ran out: they were not renewed.
+    pub expired: u64,
+    /// Those of them where another claim held the resource at the next look.
+    pub taken_over: u64,
+    /// Leases that an operator ended.
+    pub evicted: u64,
+    /// Leases that an operator had not renewed any more.
+    pub evicting: u64,
+    /// Holders that an operator asked to finish.
+    pub asked: u64,
+    /// Grants.
+    pub granted: u64,
+    /// Writes with an old token that a fence refused. `None`: no fence reports them to this server.
+    pub refused_stale: Option<u64>,
+}
+
+/// Changes by minute, oldest first: at most 60 numbers. The last minute is not over yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct RatesBody {
+    /// The width of a bucket.
+    pub minute_ms: u64,
+    /// Grants.
+    pub granted: Vec<u64>,
+    /// Releases.
+    pub released: Vec<u64>,
+    /// Leases that expired or were evicted.
+    pub lost: Vec<u64>,
+    /// Times that a queue had become longer.
+    pub queued: Vec<u64>,
+}
+
+/// The resources of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct KindBody {
+    /// The kind.
+    pub kind: String,
+    /// All of them.
+    pub resources: u64,
+    /// Those that are held.
+    pub held: u64,
+    /// Claims that wait for them.
+    pub waiting: u64,
+    /// Those that are stuck.
+    pub stuck: u64,
+}
+
+/// How the store does: a part of `GET /v1/store`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct StoreSummary {
+    /// How it does now.
+    pub state: StoreState,
+    /// The same for people: `redis, healthy`.
+    pub sentence: String,
+    /// How many of its servers it needs. `None` if none of them has a vote, or nothing is known yet.
+    pub quorum: Option<QuorumBody>,
+}
+
 /// One resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -126,6 +245,8 @@ pub struct OverviewItem {
     pub kind: String,
     /// The capacity, while it is in use.
     pub capacity: u32,
+    /// How it is shared. `None` while it is not in use.
+    pub mode: Option<ShareMode>,
     /// The first holders, by token.
     pub holders: Vec<OverviewHolder>,
     /// The number of all holders.
@@ -147,6 +268,102 @@ pub struct OverviewItem {
     /// Why it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
+    /// It has been held for much longer than is usual for its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusual_hold: Option<UnusualHoldBody>,
+    /// The resources of the possible deadlock that it is part of, as people write them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadlock: Option<Vec<String>>,
+    /// What to do now: one of `steps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<StepBody>,
+    /// What can be done, the mildest first. Empty for a resource that needs nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepBody>,
+}
+
+/// How a resource is shared, as its capacity tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ShareMode {
+    /// One holder.
+    Exclusive,
+    /// Many readers, or one writer.
+    ReadWrite,
+    /// Several holders, up to the capacity.
+    Shared,
+    /// A mode of a later version.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ShareMode {
+    /// The mode of a resource with this capacity. `None` if it is not in use.
+    pub const fn of(capacity: u32) -> Option<ShareMode> {
+        match capacity {
+            0 => None,
+            1 => Some(ShareMode::Exclusive),
+            u32::MAX => Some(ShareMode::ReadWrite),
+            _ => Some(ShareMode::Shared),
+        }
+    }
+}
+
+/// A hold that is longer than usual: more than three times as long as 99 of 100 holds of its namespace and kind that this server saw end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct UnusualHoldBody {
+    /// 99 of 100 holds were at most so long.
+    pub usual_ms: u64,
+    /// How long this one is.
+    pub held_ms: u64,
+}
+
+/// Something that can be done about a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct StepBody {
+    /// What kind of step.
+    pub step: StepName,
+    /// What it is, in one sentence.
+    pub text: String,
+    /// The command, for a shell of the operator. `WHY` stands for the reason. `None` if there is nothing to run.
+    pub command: Option<String>,
+    /// What follows from it, in one sentence.
+    pub consequence: String,
+    /// The grant that it is for: send it with the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenText>,
+    /// The lock of another program that it is for: send it with the order `evict-foreign`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_hash: Option<String>,
+}
+
+/// A kind of step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StepName {
+    /// Wait: it ends by itself.
+    Wait,
+    /// Ask the holder to finish.
+    Ask,
+    /// Evict the holder at the end of its lease.
+    Evict,
+    /// Evict the holder at once: two may run.
+    EvictNow,
+    /// Remove the lock of another program: two may run.
+    EvictForeign,
+    /// End a pause.
+    Resume,
+    /// Look more closely.
+    Inspect,
+    /// A step of a later version.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A holder, and whether it still renews.
@@ -156,7 +373,8 @@ pub struct OverviewHolder {
     /// The holder.
     #[serde(flatten)]
     pub held_by: HeldByBody,
-    /// `renewing`, `late` or `silent`, where that can be told.
+    /// `renewing`, `late` or `silent`, where that can be told; `gone` if its process was on the server's host and does not exist any
+    /// more.
     pub state: Option<String>,
 }
 
