@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
-    Response, StatusCode, Version,
+    HeaderMap, Response, StatusCode, Version,
     header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 use leasehold_api::{
@@ -26,9 +26,12 @@ fn whole(body: impl Into<Bytes>) -> ResponseBody {
 /// An answer without the headers that all answers have.
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    /// Empty: there is no body.
     content_type: &'static str,
     body: ResponseBody,
     retry_after_s: Option<u64>,
+    /// Headers of this answer alone: they replace those that all answers have.
+    pub(crate) headers: HeaderMap,
     /// The methods that the route takes: the header `Allow`, which 405 must have.
     pub(crate) allow: Option<String>,
     /// The kind of problem, for metrics and the log.
@@ -53,9 +56,15 @@ impl Answer {
             content_type: "text/plain; charset=utf-8",
             body: whole(body),
             retry_after_s: None,
+            headers: HeaderMap::new(),
             allow: None,
             problem: None,
         }
+    }
+
+    /// An answer without a body.
+    pub(crate) fn empty(status: u16) -> Answer {
+        Answer::text(status, Bytes::new()).of_type("")
     }
 
     /// A stream of server-sent events.
@@ -83,7 +92,9 @@ impl Answer {
         *response.status_mut() =
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        if !self.content_type.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
         headers.insert(API_HEADER, HeaderValue::from_static(VERSION));
@@ -102,6 +113,7 @@ impl Answer {
         if let Some(methods) = self.allow.and_then(|methods| HeaderValue::from_str(&methods).ok()) {
             headers.insert(ALLOW, methods);
         }
+        headers.extend(self.headers);
         if shared.is_draining() {
             headers.insert(DRAINING_HEADER, HeaderValue::from_static("true"));
             // HTTP/2 has no such header: there, GOAWAY ends the connection.

@@ -38,6 +38,11 @@ fn without_port(authority: &str) -> &str {
     }
 }
 
+/// Whether this `host` or `host:port` names this machine.
+pub(crate) fn is_loopback_host(authority: &str) -> bool {
+    is_loopback(without_port(authority))
+}
+
 fn is_loopback(host: &str) -> bool {
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host.eq_ignore_ascii_case("localhost")

@@ -10,6 +10,7 @@
 //! | `hangup` | that a peer has gone while its request waits |
 //! | `router`, `guard` | from a request to its route; checks on the host, the browser and the caller |
 //! | `body`, `answer` | reading a request, writing an answer |
+//! | `dashboard` | the page at `/`, and its files |
 //! | `routes` | one file per route |
 //! | `bounds` | bounds on numbers from outside |
 //! | `session_deadlines` | a ttl for each claim where the store has only sessions: ZooKeeper |
@@ -28,6 +29,7 @@ mod body;
 mod bounds;
 mod config;
 mod connection;
+mod dashboard;
 mod file_state;
 mod guard;
 mod hangup;

@@ -2,16 +2,21 @@
 
 use std::{future::Future, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
-use hyper::{Method, Request, Response, Version, body::Incoming, header::HeaderValue, http::request::Parts};
+use hyper::{
+    Method, Request, Response, Version,
+    body::{Body as _, Incoming},
+    header::{CONTENT_TYPE, HeaderValue},
+    http::request::Parts,
+};
 use leasehold_api::{Problem, ProblemKind, REQUEST_HEADER, REQUEST_ID_MAX, routes as paths};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    access::{Caller, Role},
+    access::{Caller, Role, SessionCookie},
     answer::{Answer, ResponseBody},
     body::{self, Body},
-    guard,
+    dashboard, guard,
     hangup::Hangup,
     routes,
     server::Shared,
@@ -35,10 +40,12 @@ enum Route {
     Info,
     Metrics,
     Terraform,
+    Login,
+    Logout,
 }
 
 impl Route {
-    const ALL: [(Route, &'static str); 14] = [
+    const ALL: [(Route, &'static str); 16] = [
         (Route::Acquire, paths::ACQUIRE),
         (Route::Renew, paths::RENEW),
         (Route::Release, paths::RELEASE),
@@ -53,6 +60,8 @@ impl Route {
         (Route::Info, paths::INFO),
         (Route::Metrics, paths::METRICS),
         (Route::Terraform, paths::TERRAFORM),
+        (Route::Login, paths::LOGIN),
+        (Route::Logout, paths::LOGOUT),
     ];
 
     /// The route at this path, with its path.
@@ -68,7 +77,9 @@ impl Route {
             | Route::Release
             | Route::Wait
             | Route::Orders
-            | Route::Terraform => Method::POST,
+            | Route::Terraform
+            | Route::Login
+            | Route::Logout => Method::POST,
             Route::Resource
             | Route::Resources
             | Route::Audit
@@ -89,8 +100,10 @@ impl Route {
         }
     }
 
-    fn role(self) -> Role {
-        match self {
+    /// The role that its callers need. `None` if it is open to everyone.
+    fn role(self) -> Option<Role> {
+        Some(match self {
+            Route::Login | Route::Logout => return None,
             Route::Acquire | Route::Renew | Route::Release | Route::Wait | Route::Terraform => Role::Client,
             Route::Resource
             | Route::Resources
@@ -100,7 +113,7 @@ impl Route {
             | Route::Info
             | Route::Metrics => Role::Viewer,
             Route::Leaks | Route::Orders => Role::Operator,
-        }
+        })
     }
 }
 
@@ -127,11 +140,8 @@ pub struct RouteInfo {
 
 /// All routes, with those that are open to everyone.
 pub(crate) fn all_routes() -> Vec<RouteInfo> {
-    let guarded = Route::ALL.map(|(route, path)| RouteInfo {
-        path,
-        methods: route.methods(),
-        role: Some(route.role()),
-    });
+    let guarded =
+        Route::ALL.map(|(route, path)| RouteInfo { path, methods: route.methods(), role: route.role() });
     let open = routes::open::PATHS.map(|path| RouteInfo {
         path,
         methods: routes::open::METHODS.to_vec(),
@@ -220,7 +230,7 @@ pub(crate) async fn answer(
         None if peer.listener == ListenerKind::Metrics => metrics_only(shared, &head),
         None => dispatch(shared, peer, head, incoming, &mut log).instrument(span.clone()).await.into(),
     };
-    if answer.status == ProblemKind::MethodNotAllowed.status() {
+    if answer.status == ProblemKind::MethodNotAllowed.status() && answer.allow.is_none() {
         answer.allow = summary.path.and_then(methods_at);
     }
     let (route, took) = (log.route.unwrap_or("other"), started.elapsed());
@@ -266,6 +276,10 @@ async fn dispatch(
 ) -> Result<Answer, Problem> {
     let hosts = &shared.config.hosts;
     guard::check_host(&head.uri, &head.headers, hosts)?;
+    if let Some(answer) = dashboard::answer(&head) {
+        log.route = Some(dashboard::ROUTE);
+        return Ok(answer);
+    }
     let wrong_method =
         |methods: String| Problem::new(ProblemKind::MethodNotAllowed, format!("the route takes {methods}"));
     let no_route = || match methods_at(head.uri.path()) {
@@ -277,17 +291,23 @@ async fn dispatch(
     if !route.methods().contains(&head.method.as_str()) {
         return Err(wrong_method(route.methods().join(", ")));
     }
-    let caller = shared.config.access.caller(&head.headers, &peer.certificate)?;
+    let cookie = SessionCookie::of(&head.uri, &head.headers, shared.has_tls());
+    let caller = match route.role() {
+        Some(_) => shared.config.access.caller(&head.headers, cookie, &peer.certificate)?,
+        None => Caller::anyone(),
+    };
     log.subject = caller.subject().map(str::to_owned);
     let ends_lock = route == Route::Terraform && routes::terraform::is_unlock(&head.method);
     caller.count(ends_lock || matches!(route, Route::Renew | Route::Release))?;
     if caller.is_ambient {
         guard::check_browser(&head.uri, &head.headers, hosts)?;
     }
-    caller.check_role(route.role())?;
+    if let Some(role) = route.role() {
+        caller.check_role(role)?;
+    }
     let call = Call { shared, caller, peer, read_at: Instant::now() };
     let body = match route.method() {
-        Method::POST if routes::terraform::has_body(&head, &incoming) => {
+        Method::POST if has_body(route, &head, &incoming) => {
             body::read(&head.headers, incoming, &shared.body_memory, shared.config.timeouts.body).await?
         }
         _ => Body::default(),
@@ -312,14 +332,26 @@ async fn dispatch(
         }
         Route::Events => return routes::events::answer(&call, &head.headers),
         Route::Info => return Ok(routes::info::answer(&call)),
+        Route::Login => return routes::login::log_in(&call, bytes, cookie),
+        Route::Logout => return Ok(routes::login::log_out(cookie)),
         Route::Metrics => return Ok(metrics(shared)),
     };
     drop(head);
     answering.await
 }
 
+/// Whether the request has a body. Some may have none: an unlock of Terraform, which is refused with what to do instead, and a log-out.
+fn has_body(route: Route, head: &Parts, incoming: &Incoming) -> bool {
+    let may_lack = match route {
+        Route::Terraform => routes::terraform::is_unlock(&head.method),
+        other => other == Route::Logout,
+    };
+    !may_lack || head.headers.contains_key(CONTENT_TYPE) || !incoming.is_end_stream()
+}
+
 fn metrics(shared: &Shared) -> Answer {
-    routes::metrics::answer(shared, &Route::ALL.map(|(_, path)| path))
+    let routes: Vec<_> = Route::ALL.into_iter().map(|(_, path)| path).chain([dashboard::ROUTE]).collect();
+    routes::metrics::answer(shared, &routes)
 }
 
 /// The answer to a request at the address for metrics, if it is not one of `open`.

@@ -73,6 +73,15 @@ impl Shared {
         [("tokens", tokens), ("certificate", certificate)]
     }
 
+    /// Whether this server itself speaks HTTPS.
+    pub(crate) fn has_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let has_tls = self.config.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let has_tls = false;
+        has_tls
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }

@@ -13,6 +13,7 @@ use crate::{
         AuditPage, AuditQuery, LeaksPage, LeaksQuery, ResourceQuery, ResourcesPage, ResourcesQuery,
         SnapshotBody,
     },
+    login::{LoginBody, LoginReply},
     orders::{OrderBody, OrderReply},
     overview::{OverviewQuery, OverviewReply},
     release::{ReleaseBody, ReleaseReply},
@@ -42,6 +43,8 @@ pub(super) fn all(schemas: &mut Schemas) -> Vec<Operation> {
         overview(schemas),
         events(schemas),
         info(schemas),
+        log_in(schemas),
+        log_out(),
         lock(schemas),
         unlock(schemas),
         metrics(),
@@ -365,6 +368,45 @@ fn info(schemas: &mut Schemas) -> Operation {
         .about("server", "What the server and its store promise", "And what the caller may do.")
         .role("viewer")
         .reply(200, "The server, its store and the caller.", &schemas.reply::<InfoReply>(), &example)
+}
+
+/// What can happen to a request that a browser sends before anybody is logged in.
+const OF_LOGINS: &[ProblemKind] = &[ProblemKind::WrongHost, ProblemKind::Denied, ProblemKind::Internal];
+
+fn log_in(schemas: &mut Schemas) -> Operation {
+    let token = "lh_0a1b2c3d_5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
+    let caller =
+        json!({"subject": "ann", "roles": ["viewer", "operator"], "namespaces": null, "kinds": null});
+    Operation::post(routes::LOGIN, "log_in")
+        .about(
+            "server",
+            "Log in with a browser",
+            "Sets a cookie that counts as the token: for the dashboard. Programs send the token in the header `Authorization`.",
+        )
+        .body(&schemas.request::<LoginBody>(), &[("token", json!({"token": token}))])
+        .reply(
+            200,
+            "The token holds. The header `Set-Cookie` has the cookie.",
+            &schemas.reply::<LoginReply>(),
+            &json!({"caller": caller}),
+        )
+        .problems(OF_LOGINS)
+        .problems(&[ProblemKind::Unauthenticated, ProblemKind::Throttled])
+}
+
+fn log_out() -> Operation {
+    let nothing = json!({"type": "object"});
+    Operation::post(routes::LOGOUT, "log_out")
+        .about(
+            "server",
+            "Log out",
+            "Removes the cookie of the log-in. The body is not looked at, and need not be there.",
+        )
+        .body(&nothing, &[("nothing", json!({}))])
+        .optional_body()
+        .reply_with(204, "The header `Set-Cookie` removes the cookie.", &json!({}))
+        .problems(OF_LOGINS)
+        .problems(&[ProblemKind::Throttled])
 }
 
 fn lock_info() -> Value {

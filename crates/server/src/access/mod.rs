@@ -6,8 +6,10 @@
 //! | `tokens` | the tokens file: its form, and finding the entry of a token |
 //! | `token_file` | reading it again when it changes |
 //! | `scope` | namespaces and kinds |
+//! | `cookie` | the token of a person, kept by their browser |
 //! | `rate` | requests per second of one token |
 
+mod cookie;
 mod rate;
 mod roles;
 mod scope;
@@ -21,6 +23,7 @@ use hyper::{HeaderMap, header::AUTHORIZATION};
 use leasehold_api::{Problem, ProblemKind, info::CallerBody};
 use leasehold_core::Resource;
 
+pub(crate) use cookie::SessionCookie;
 pub use roles::{Role, Roles};
 pub(crate) use scope::Scope;
 pub use token_file::TokenFile;
@@ -59,20 +62,39 @@ pub(crate) struct Caller {
 
 impl Access {
     /// Who sent a request with these headers, over a connection with a client certificate for these names.
-    pub(crate) fn caller(&self, headers: &HeaderMap, certificate: &[String]) -> Result<Caller, Problem> {
+    pub(crate) fn caller(
+        &self,
+        headers: &HeaderMap,
+        cookie: SessionCookie,
+        certificate: &[String],
+    ) -> Result<Caller, Problem> {
         let file = match self {
             Access::Open(roles) => return Ok(Caller { entry: None, roles: *roles, is_ambient: true }),
             Access::Tokens(file) => file,
         };
-        let (entry, is_ambient) = match credentials(headers)? {
-            Some((token, is_ambient)) => (file.find(&token), is_ambient),
-            // A browser sends its certificate on its own, too.
-            None => (file.find_certificate(certificate), true),
+        let (entry, is_ambient) = match (credentials(headers)?, cookie.read(headers)) {
+            (Some((token, is_ambient)), _) => (file.find(&token), is_ambient),
+            // A browser sends its cookies and its certificate on its own.
+            (None, Some(token)) => (file.find(&token), true),
+            (None, None) => (file.find_certificate(certificate), true),
         };
-        let entry = entry
-            .ok_or_else(|| unauthenticated("there is no such token, or it has expired or was revoked"))?;
+        let entry = entry.ok_or_else(no_such_token)?;
         Ok(Caller { roles: entry.roles, entry: Some((Arc::clone(file), entry)), is_ambient })
     }
+
+    /// Whose token this is.
+    pub(crate) fn log_in(&self, token: &str) -> Result<Caller, Problem> {
+        let Access::Tokens(file) = self else {
+            let detail = "this server asks for no tokens, so there is nothing to log in with";
+            return Err(Problem::new(ProblemKind::Invalid, detail).with_hint("use it without logging in"));
+        };
+        let entry = file.find(token).ok_or_else(no_such_token)?;
+        Ok(Caller { roles: entry.roles, entry: Some((Arc::clone(file), entry)), is_ambient: true })
+    }
+}
+
+pub(crate) fn no_such_token() -> Problem {
+    unauthenticated("there is no such token, or it has expired or was revoked")
 }
 
 fn unauthenticated(detail: &str) -> Problem {
@@ -108,6 +130,11 @@ fn credentials(headers: &HeaderMap) -> Result<Option<(String, bool)>, Problem> {
 }
 
 impl Caller {
+    /// Of a route that is open to everyone.
+    pub(crate) fn anyone() -> Caller {
+        Caller { entry: None, roles: Roles::VIEWER, is_ambient: true }
+    }
+
     /// Who the server takes the caller for. `None` if it asks for no token.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.entry.as_ref().map(|(_, entry)| entry.subject.as_str())

@@ -64,7 +64,7 @@ pub(crate) fn answer(call: &Call<'_>, headers: &HeaderMap) -> Result<Answer, Pro
 }
 
 fn resync(shared: &Shared, reason: ResyncReason, position: u64) -> String {
-    let data = serde_json::to_string(&ResyncBody { reason }).unwrap_or_default();
+    let data = serde_json::to_string(&ResyncBody { reason, changes: None }).unwrap_or_default();
     format!("id: {}\nevent: {RESYNC}\ndata: {data}\n\n", shared.sampler.id(position))
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod leaks;
+pub(crate) mod login;
 pub(crate) mod metrics;
 pub(crate) mod open;
 pub(crate) mod orders;

@@ -12,12 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hyper::{
-    Method,
-    body::{Body as _, Incoming},
-    header::CONTENT_TYPE,
-    http::request::Parts,
-};
+use hyper::Method;
 use leasehold_api::{
     Problem, ProblemKind, acquire,
     fields::{self, ClaimName, TokenText},
@@ -36,11 +31,6 @@ pub(crate) const METHODS: [&str; 4] = ["POST", "DELETE", "LOCK", "UNLOCK"];
 
 pub(crate) fn is_unlock(method: &Method) -> bool {
     matches!(method.as_str(), "UNLOCK" | "DELETE")
-}
-
-/// Whether the request has a body. Only an unlock may have none: it is refused with what to do instead.
-pub(crate) fn has_body(head: &Parts, incoming: &Incoming) -> bool {
-    !is_unlock(&head.method) || head.headers.contains_key(CONTENT_TYPE) || !incoming.is_end_stream()
 }
 
 pub(crate) async fn answer(

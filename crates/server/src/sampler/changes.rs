@@ -210,6 +210,7 @@ impl Context<'_> {
             from_token: None,
             holder: None,
             for_ms: None,
+            waited_ms: None,
             queue_length: after.queue_length,
             by: None,
             why: None,
