@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -28,19 +28,19 @@ const KINDS_MAX: usize = 256;
 pub(crate) struct Telemetry {
     backend: &'static str,
     environment: Arc<dyn Environment>,
-    events: broadcast::Sender<Event>,
+    /// Made for the first listener: its buffer takes more memory than the rest of a client, and most clients have none.
+    events: OnceLock<broadcast::Sender<Event>>,
     kinds: Mutex<HashMap<Arc<str>, Arc<KindMetrics>>>,
 }
 
 impl Telemetry {
     pub(crate) fn new(backend: &'static str, environment: Arc<dyn Environment>) -> Telemetry {
         describe_metrics();
-        let (events, _) = broadcast::channel(EVENTS_MAX);
-        Telemetry { backend, environment, events, kinds: Mutex::default() }
+        Telemetry { backend, environment, events: OnceLock::new(), kinds: Mutex::default() }
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
+        self.events.get_or_init(|| broadcast::Sender::new(EVENTS_MAX)).subscribe()
     }
 
     pub(crate) fn span(&self, verb: Verb, resource: Option<&Resource>) -> tracing::Span {
@@ -190,16 +190,16 @@ impl Telemetry {
 
     fn emit(&self, subject: &EventSubject<'_>, kind: impl FnOnce() -> EventKind) {
         // Without listeners and log, the event is not even built: this runs for every grant and renewal.
-        let listeners = self.events.receiver_count() > 0;
-        if !listeners && !tracing::enabled!(target: "leasehold", tracing::Level::WARN) {
+        let listeners = self.events.get().filter(|events| events.receiver_count() > 0);
+        if listeners.is_none() && !tracing::enabled!(target: "leasehold", tracing::Level::WARN) {
             return;
         }
         let kind = kind();
         self.trace(subject, &kind);
-        if listeners {
+        if let Some(listeners) = listeners {
             let event = Event::new(self.environment.wall(), subject.resource.clone(), kind);
             let event = event.of(subject.owner.prefix(), subject.token);
-            drop(self.events.send(event)); // fails only if the last listener has just gone
+            drop(listeners.send(event)); // fails only if the last listener has just gone
         }
     }
 
