@@ -2,7 +2,7 @@
 //!
 //! | option | what is logged |
 //! |---|---|
-//! | `--log-format` alone, and none for `serve` | warnings: losses, failed renewals, evictions, files that cannot be read |
+//! | `--log-format` alone, and none for `serve` without `--demo` | warnings: losses, failed renewals, evictions, files that cannot be read |
 //! | `-v` | also what happens to leases: grants, renewals, releases |
 //! | `-vv` | also every request to the store, with the time that it took |
 //! | `-vvv` | everything, also of the libraries below |
@@ -35,8 +35,8 @@ pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
 
 fn log(global: &Global, command: &Command) -> Option<Box<dyn Layer<Registry> + Send + Sync>> {
     let verbose = global.verbose;
-    // A server has no other way to say that its tokens cannot be read, for example.
-    let warns = matches!(command, Command::Serve(_)) && !global.quiet;
+    // A server has no other way to say that its tokens cannot be read, for example. In a demonstration, leases are lost on purpose.
+    let warns = matches!(command, Command::Serve(serve) if !serve.is_demo()) && !global.quiet;
     if verbose == 0 && global.log_format.is_none() && !warns {
         return None;
     }

@@ -175,7 +175,11 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(global: &Global, output: Output) -> Result<Context, Failure> {
-        let store = Store::choose(global)?;
+        Context::on(Store::choose(global)?, global, output)
+    }
+
+    /// The same on this store, whatever the options say.
+    pub(crate) fn on(store: Store, global: &Global, output: Output) -> Result<Context, Failure> {
         // Before the client is made: the engine looks for a metrics recorder only once.
         let metrics = global.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
         let mut variables = settings::variables_for_command(global);

@@ -1,5 +1,8 @@
 //! `leasehold serve`: the leases of a store over HTTP.
 
+#[cfg(feature = "serve")]
+mod demo;
+
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::Args;
@@ -14,7 +17,10 @@ use crate::{args::Global, exit::Failure, output::Output};
                   renewals and releases are still served.\n\n\
                   Without --tokens, everyone on this machine who reaches the port may look, acquire and release, and nobody may \
                   give orders. An address that other machines reach needs --tokens, and --tls-cert with --tls-key; or a proxy \
-                  that adds TLS, with --insecure-behind-proxy."
+                  that adds TLS, with --insecure-behind-proxy.\n\n\
+                  With --demo it serves a store of its own, in a temporary folder, with workers that take and release leases, and \
+                  with what can go wrong: see the dashboard at the address that it prints. Everyone on this machine may give \
+                  orders there, unless --tokens says who may."
 )]
 pub(crate) struct Serve {
     /// The address to listen on
@@ -72,12 +78,20 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "2s")]
     sample_every: std::time::Duration,
 
-    /// Call a resource stuck, in /v1/overview and on the dashboard, when a claim has waited for it this long
-    #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "1m")]
-    stuck_after: std::time::Duration,
+    /// Call a resource stuck, in /v1/overview and on the dashboard, when a claim has waited for it this long [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = crate::args::duration)]
+    stuck_after: Option<std::time::Duration>,
+
+    /// Serve a demonstration instead of a store: leases that come and go, and what can go wrong with them
+    #[arg(long)]
+    demo: bool,
 }
 
 impl Serve {
+    pub(crate) fn is_demo(&self) -> bool {
+        self.demo
+    }
+
     #[cfg(not(feature = "serve"))]
     pub(crate) async fn run(&self, _: &Global, _: Output) -> Result<ExitCode, Failure> {
         let _ = self;
@@ -97,12 +111,12 @@ mod serving {
     use std::{fs, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
     use leasehold_api::fields::StoreId;
-    use leasehold_server::{Access, Config, ConnectionLimits, Server, TokenFile};
+    use leasehold_server::{Access, Config, ConnectionLimits, Roles, SampleWhen, Server, TokenFile};
     use rustix::process::{Resource, getrlimit, setrlimit};
     use serde_json::json;
     use tokio::net::TcpListener;
 
-    use super::Serve;
+    use super::{Serve, demo, demo::Demo};
     use crate::{
         args::Global,
         commands::Context,
@@ -122,7 +136,12 @@ mod serving {
 
     pub(super) async fn run(serve: &Serve, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         serve.check_exposure()?;
-        let context = Context::new(global, output)?;
+        let mut demo = serve.prepare_demo(global)?;
+        let store = match &demo {
+            Some(demo) => Store::choose_or(Some(&demo.store_url()), global)?,
+            None => Store::choose(global)?,
+        };
+        let context = Context::on(store, global, output)?;
         let backend = context.store.open().await?;
         let mut config = Config::new(store_id(serve, &context.store));
         env!("CARGO_PKG_VERSION").clone_into(&mut config.version);
@@ -130,15 +149,20 @@ mod serving {
         config.leases_end_with_server = serve.leases_end_with_this_server;
         config.bury_always = serve.bury_always;
         config.sampling.every = serve.sample_every.max(SAMPLE_EVERY_MIN);
-        config.sampling.stuck_after = serve.stuck_after;
+        if demo.is_some() {
+            config.access = Access::Open(Roles::ALL);
+            config.sampling.when = SampleWhen::Always;
+            config.sampling.stuck_after = demo::STUCK_AFTER;
+        }
+        config.sampling.stuck_after = serve.stuck_after.unwrap_or(config.sampling.stuck_after);
         limit_connections(&mut config.limits, raise_file_limit());
         let environment = Arc::new(leasehold::System::current());
         if let Some(path) = &serve.tokens {
             config.access = Access::Tokens(TokenFile::open(path, environment.clone()).map_err(in_config)?);
         }
         let scheme = serve.add_tls(&mut config)?;
-        let (level, name) = (backend.info().guarantee, backend.info().name);
-        let server = Server::new(backend, environment, config).map_err(in_config)?;
+        let served = backend.info().clone();
+        let server = Server::new(Arc::clone(&backend), environment, config).map_err(in_config)?;
         let (listener, address) = listen(serve.listen, "--listen").await?;
         let (server, metrics) = match serve.metrics_listen {
             Some(address) => {
@@ -148,23 +172,37 @@ mod serving {
             None => (server, None),
         };
         let mut signals = Signals::ending().map_err(Failure::host)?;
+        if let Some(demo) = &mut demo {
+            demo.start(backend);
+        }
+        let url = format!("{scheme}://{address}");
         if output.json {
-            let mut line = json!({"listening": format!("{scheme}://{address}"), "store": context.store.shown(), "level": level.as_str()});
+            let mut line =
+                json!({"listening": url, "store": context.store.shown(), "level": served.guarantee.as_str()});
             if let Some(metrics) = metrics {
                 line["metrics"] = json!(metrics);
             }
+            if demo.is_some() {
+                line["demo"] = json!(true);
+            }
             output::print(format!("{line}\n").as_bytes())?;
+        } else if let Some(demo) = &demo {
+            demo.introduce(output, &url, serve.tokens.is_some());
         } else {
-            output.note(&format!(
-                "serving {} ({name}, {level}) on {scheme}://{address}",
-                context.store.shown()
-            ));
+            let (store, name, level) = (context.store.shown(), served.name, served.guarantee);
+            output.note(&format!("serving {store} ({name}, {level}) on {url}"));
         }
         let until = async {
             signals.next().await;
-            output.note("draining: new claims are refused, renewals and releases are served");
+            output.note(match serve.demo {
+                true => "ending the demonstration",
+                false => "draining: new claims are refused, renewals and releases are served",
+            });
         };
         server.run(listener, until).await;
+        if let Some(demo) = demo {
+            demo.end().await;
+        }
         context.write_metrics();
         crate::traces::end();
         Ok(ExitCode::SUCCESS)
@@ -207,6 +245,23 @@ mod serving {
     }
 
     impl Serve {
+        /// The demonstration, if this is one.
+        fn prepare_demo(&self, global: &Global) -> Result<Option<Demo>, Failure> {
+            if !self.demo {
+                return Ok(None);
+            }
+            if global.typed.store {
+                let message = "--demo has a store of its own, so it cannot be combined with --store";
+                return Err(Failure::usage(message).hint("leave one of the two out"));
+            }
+            if !cfg!(feature = "sqlite") {
+                let hint = "build one that has: cargo build --release -p leasehold-cli --features sqlite";
+                let message = "the demonstration needs a SQLite store, and this build of leasehold has none";
+                return Err(Failure::config(message).hint(hint));
+            }
+            Demo::prepare().map(Some)
+        }
+
         /// An address that other machines reach needs tokens, and TLS from here or from a proxy.
         fn check_exposure(&self) -> Result<(), Failure> {
             if self.listen.ip().is_loopback() {

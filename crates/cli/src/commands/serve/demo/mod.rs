@@ -1,0 +1,83 @@
+//! `leasehold serve --demo`: a server on a temporary store with a life of its own, so that anyone sees the dashboard in one command.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `folder` | the temporary folder of the store |
+//! | `cast` | clients that look like processes of several hosts |
+//! | `everyday` | workers that acquire, hold and release, of several kinds |
+//! | `incidents` | what goes wrong, again and again: a stuck line, a crash, a deadlock and others |
+//! | `jobs` | an election, and schedules |
+//! | `operators` | people who give orders, for the audit trail |
+
+mod cast;
+mod everyday;
+mod folder;
+mod incidents;
+mod jobs;
+mod operators;
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::Backend;
+use tokio::task::JoinSet;
+
+use self::{cast::Cast, folder::DemoFolder};
+use crate::{exit::Failure, output::Output, text};
+
+/// In the demonstration a claim is stuck soon: nobody wants to wait a minute before there is something to see.
+pub(super) const STUCK_AFTER: Duration = Duration::from_secs(15);
+
+/// The demonstration: its store, and the tasks that use it.
+#[derive(Debug)]
+pub(super) struct Demo {
+    folder: DemoFolder,
+    tasks: JoinSet<()>,
+}
+
+impl Demo {
+    /// Makes the folder of the store.
+    pub(super) fn prepare() -> Result<Demo, Failure> {
+        Ok(Demo { folder: DemoFolder::create()?, tasks: JoinSet::new() })
+    }
+
+    /// The URL of the store.
+    pub(super) fn store_url(&self) -> String {
+        crate::store_url::file_url(&self.folder.database())
+    }
+
+    /// Brings the store to life.
+    pub(super) fn start(&mut self, backend: Arc<dyn Backend>) {
+        let cast = Arc::new(Cast::new(backend));
+        everyday::start(&cast, &mut self.tasks);
+        incidents::start(&cast, &mut self.tasks);
+        jobs::start(&cast, &mut self.tasks);
+        operators::start(&cast, &mut self.tasks);
+    }
+
+    /// Says what there is to see, and where.
+    pub(super) fn introduce(&self, output: Output, dashboard: &str, has_tokens: bool) {
+        output.note(&format!("a demonstration of the dashboard: open {dashboard}"));
+        for (resource, what) in incidents::SCENES.iter().chain(jobs::SCENES) {
+            output.note(&format!("  {resource:<20} {what}"));
+        }
+        let url = self.store_url();
+        output.note(&format!(
+            "a claim that waits is stuck after {} here. What you resolve comes back after {}",
+            text::span(STUCK_AFTER),
+            text::span(incidents::RETURNS_AFTER)
+        ));
+        if !has_tokens {
+            output.note(
+                "everyone on this machine who reaches the port may give orders: only in a demonstration",
+            );
+        }
+        output.note(&format!("the commands see the same: leasehold --store {} ls", text::quoted(&url)));
+        output.note("Ctrl-C ends it and removes the store");
+    }
+
+    /// Ends all workers and removes the store.
+    pub(super) async fn end(mut self) {
+        self.tasks.shutdown().await;
+        self.folder.remove();
+    }
+}
