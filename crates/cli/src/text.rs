@@ -4,6 +4,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use leasehold::{Holder, WallTime};
+pub(crate) use leasehold_support::text::{is_unsafe, quoted, span};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// The text with unsafe characters escaped, as in `\u{202e}`.
@@ -13,14 +14,6 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     }
     let escape = |c: char| if is_unsafe(c) { c.escape_default().to_string() } else { c.to_string() };
     Cow::Owned(text.chars().map(escape).collect())
-}
-
-/// Whether a terminal would act on this character: control characters, line separators, and characters that
-/// reverse or hide text.
-pub(crate) fn is_unsafe(c: char) -> bool {
-    let reverses_or_hides = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
-    c.is_control() || reverses_or_hides
 }
 
 /// `1234@host label`.
@@ -43,19 +36,6 @@ pub(crate) fn plain_text(note: &[u8]) -> Option<&str> {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
-}
-
-/// `420ms`, `4.2s`, `12s`, `3m 04s`, `2h 05m`, `3d 04h`.
-pub(crate) fn span(duration: Duration) -> String {
-    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
-    match seconds {
-        0 => format!("{millis}ms"),
-        1..10 => format!("{seconds}.{}s", millis / 100),
-        10..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
-    }
 }
 
 /// RFC 3339 in UTC, to the second.
@@ -82,24 +62,6 @@ pub(crate) fn paused(until: WallTime, author: Option<(&str, &str)>) -> String {
 /// The time `ago` before `now`.
 pub(crate) fn before(now: WallTime, ago: Duration) -> WallTime {
     WallTime::from_micros(now.as_micros().saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)))
-}
-
-/// The word quoted for a shell: plain if possible, else in single quotes, and in bash's `$'…'` if it has
-/// unsafe characters.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@+=,%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    if !word.chars().any(is_unsafe) {
-        return format!("'{}'", word.replace('\'', r"'\''"));
-    }
-    let escape = |c: char| match c {
-        '\'' | '\\' => format!("\\{c}"),
-        c if is_unsafe(c) => format!("\\U{:08x}", u32::from(c)),
-        c => c.to_string(),
-    };
-    format!("$'{}'", word.chars().map(escape).collect::<String>())
 }
 
 /// The word in single quotes, for every shell and for [`without_single_quotes`].
@@ -187,15 +149,6 @@ mod tests {
         assert_eq!(note(b"host-a:80"), "host-a:80");
         assert_eq!(note(b"\x1b[31m"), "0x1b5b33316d");
         assert_eq!(note(&[0xff, 0]), "0xff00");
-    }
-
-    #[test]
-    fn quoted_words_are_read_back_by_a_shell() {
-        assert_eq!(quoted("acme:report/42"), "acme:report/42");
-        assert_eq!(quoted("report/it's $x"), r"'report/it'\''s $x'");
-        assert_eq!(quoted(""), "''");
-        assert_eq!(quoted("a/~b"), "'a/~b'");
-        assert_eq!(quoted("a/'\\\u{202e}"), r"$'a/\'\\\U0000202e'");
     }
 
     #[test]

@@ -18,6 +18,8 @@
 //! | `waiting`, `places` | the long poll of `acquire`, and how its place in the queue is kept |
 //! | `file_state` | whether a file has changed: tokens, certificates |
 //! | `sampler` | looks at all resources, for the overview and for events |
+//! | `next_steps` | what can be done about a resource that needs attention |
+//! | `store_health` | how the store and its servers do |
 //! | `metrics` | what the server counts |
 //! | `access` | who the caller is and what it may do: tokens, roles, namespaces, rates |
 //! | `spans`, `traces` | spans of requests and of calls of the store; for OpenTelemetry, with the feature `otel` |
@@ -35,6 +37,7 @@ mod guard;
 mod hangup;
 mod listener;
 mod metrics;
+mod next_steps;
 mod places;
 mod router;
 mod routes;
@@ -43,6 +46,7 @@ mod server;
 mod session_deadlines;
 mod spans;
 mod store;
+mod store_health;
 mod timed_stream;
 #[cfg(feature = "tls")]
 mod tls;

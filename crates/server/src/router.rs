@@ -40,12 +40,14 @@ enum Route {
     Info,
     Metrics,
     Terraform,
+    Timeline,
+    Deadlocks,
     Login,
     Logout,
 }
 
 impl Route {
-    const ALL: [(Route, &'static str); 16] = [
+    const ALL: [(Route, &'static str); 18] = [
         (Route::Acquire, paths::ACQUIRE),
         (Route::Renew, paths::RENEW),
         (Route::Release, paths::RELEASE),
@@ -60,6 +62,8 @@ impl Route {
         (Route::Info, paths::INFO),
         (Route::Metrics, paths::METRICS),
         (Route::Terraform, paths::TERRAFORM),
+        (Route::Timeline, paths::TIMELINE),
+        (Route::Deadlocks, paths::DEADLOCKS),
         (Route::Login, paths::LOGIN),
         (Route::Logout, paths::LOGOUT),
     ];
@@ -86,6 +90,8 @@ impl Route {
             | Route::Leaks
             | Route::Overview
             | Route::Events
+            | Route::Timeline
+            | Route::Deadlocks
             | Route::Info
             | Route::Metrics => Method::GET,
         }
@@ -110,6 +116,8 @@ impl Route {
             | Route::Audit
             | Route::Overview
             | Route::Events
+            | Route::Timeline
+            | Route::Deadlocks
             | Route::Info
             | Route::Metrics => Role::Viewer,
             Route::Leaks | Route::Orders => Role::Operator,
@@ -326,6 +334,8 @@ async fn dispatch(
         Route::Resources => Box::pin(routes::resources::answer(&call, body::query(uri)?)),
         Route::Audit => Box::pin(routes::audit::answer(&call, body::query(uri)?)),
         Route::Leaks => Box::pin(routes::leaks::answer(&call, body::query(uri)?)),
+        Route::Timeline => Box::pin(routes::timeline::answer(&call, body::query(uri)?)),
+        Route::Deadlocks => Box::pin(routes::deadlocks::answer(&call)),
         Route::Overview => Box::pin(routes::overview::answer(&call, body::query(uri)?)),
         Route::Terraform => {
             Box::pin(routes::terraform::answer(&call, head.method.clone(), body::query(uri)?, bytes))

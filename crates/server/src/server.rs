@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     access::Access, body::BodyMemory, config::Config, listener, metrics::Metrics, places::Places,
-    sampler::Sampler, session_deadlines::SessionDeadlines, store::Store,
+    sampler::Sampler, session_deadlines::SessionDeadlines, store::Store, store_health::StoreHealth,
 };
 
 /// What all connections share.
@@ -25,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) places: Arc<Places>,
     pub(crate) sampler: Arc<Sampler>,
+    pub(crate) health: Arc<StoreHealth>,
     /// One permit for each claim that may wait, and for each open stream.
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) draining: watch::Sender<bool>,
@@ -130,11 +131,18 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let store =
             Store::new(Arc::clone(&backend), &environment, config.timeouts.store, Arc::clone(&metrics));
+        let health = Arc::new(StoreHealth::new(store.clone()));
         let no_header = |_| Error::new(ErrorKind::Invalid, "the id of the store cannot stand in a header");
         let shared = Shared {
             store_header: HeaderValue::from_str(config.store.as_str()).map_err(no_header)?,
             places: Places::start(store.clone()),
-            sampler: Sampler::start(store.clone(), Arc::clone(&environment), config.sampling),
+            sampler: Sampler::start(
+                store.clone(),
+                Arc::clone(&health),
+                Arc::clone(&environment),
+                config.sampling,
+            ),
+            health,
             waiters: Arc::new(Semaphore::new(config.limits.waiters.min(Semaphore::MAX_PERMITS))),
             draining: watch::Sender::new(false),
             metrics,

@@ -73,6 +73,11 @@ impl Store {
         self.timeout
     }
 
+    /// Whether it takes operators' commands.
+    pub(crate) fn takes_orders(&self) -> bool {
+        self.backend.info().capabilities.orders
+    }
+
     fn span(&self, verb: Verb) -> Span {
         spans::store_call(verb, self.backend.info().name)
     }

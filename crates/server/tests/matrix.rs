@@ -50,7 +50,7 @@ fn form(method: &str, path: &str, resource: &str) -> Form {
             let claims = json!([{"resource": resource, "owner": OWNER, "cursor": ""}]);
             Form::One(request(json!({"claims": claims, "wait_ms": 0})))
         }
-        "/v1/resource" => Form::One(query(format!("name={resource}"), Value::Null)),
+        "/v1/resource" | "/v1/timeline" => Form::One(query(format!("name={resource}"), Value::Null)),
         "/v1/orders" => {
             let order = json!({"resource": resource, "action": "pause", "lasting_ms": 1, "why": "test"});
             Form::One(request(order))
@@ -60,7 +60,8 @@ fn form(method: &str, path: &str, resource: &str) -> Form {
         "/v1/leaks" => Form::Everything(request(Value::Null)),
         // A stream: `events.rs` reads it.
         "/v1/events" => Form::None(request(Value::Null)),
-        "/v1/info" | "/metrics" | "/healthz" | "/readyz" | "/openapi.json" => {
+        // Who waits for whom: `deadlocks.rs`.
+        "/v1/deadlocks" | "/v1/info" | "/metrics" | "/healthz" | "/readyz" | "/openapi.json" => {
             Form::None(request(Value::Null))
         }
         "/v1/login" | "/v1/logout" => Form::None(request(json!({"token": "lh_00000000_0"}))),

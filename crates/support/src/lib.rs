@@ -15,6 +15,8 @@
 //! | [`url`] | the parts that the URLs of all backends have in common |
 //! | [`password`] | a password from a URL or from a file |
 //! | [`tls`] | the files that TLS needs: certificates to trust, a client's certificate and key |
+//! | [`text`] | text for people, and words for a shell, that have names which others chose |
+//! | `processes` | with the feature `processes`: whether the process of a holder has ended |
 //! | `certificates` | with the feature `rustls`: reading certificates, and those that the host trusts |
 //! | `postgres` | with the feature `postgres`: telling a PostgreSQL server from a pool, and checking request ids |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -28,8 +30,11 @@ pub mod gathered_verbs;
 pub mod password;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "processes")]
+pub mod processes;
 pub mod race;
 pub mod stop;
+pub mod text;
 pub mod tls;
 pub mod url;
 pub mod waiters;

@@ -7,7 +7,8 @@ use super::{operation::Operation, schemas::Schemas};
 use crate::{
     ProblemKind,
     acquire::{AcquireReply, ClaimBody},
-    events::{ChangeBody, EVENT_STREAM, ResyncBody},
+    deadlocks::DeadlocksReply,
+    events::{ChangeBody, EVENT_STREAM, ResyncBody, SampledBody},
     info::InfoReply,
     inspect::{
         AuditPage, AuditQuery, LeaksPage, LeaksQuery, ResourceQuery, ResourcesPage, ResourcesQuery,
@@ -20,6 +21,7 @@ use crate::{
     renew::{RenewBody, RenewReply},
     routes,
     terraform::{LockInfo, LockReply, TerraformQuery, UnlockReply},
+    timeline::{TimelineQuery, TimelineReply},
     wait::{WaitBody, WaitReply},
 };
 
@@ -42,6 +44,8 @@ pub(super) fn all(schemas: &mut Schemas) -> Vec<Operation> {
         orders(schemas),
         overview(schemas),
         events(schemas),
+        timeline(schemas),
+        deadlocks(schemas),
         info(schemas),
         log_in(schemas),
         log_out(),
@@ -305,6 +309,13 @@ fn overview(schemas: &mut Schemas) -> Operation {
     let example = json!({
         "sampled_ms_ago": 120, "every_ms": 2000, "since": "2026-11-18T14:02:00Z", "event_id": "5f0c2a91-17", "truncated": false,
         "held": 1, "waiting": 2, "stuck": 1, "stuck_after_ms": 60_000, "paused": 0, "unreadable": 0,
+        "unusual": 0, "gone": 0, "foreign": 0, "deadlocks": 0,
+        "last_hour": {
+            "lost": 1, "expired": 1, "taken_over": 1, "evicted": 0, "evicting": 0, "asked": 0, "granted": 212, "refused_stale": null,
+        },
+        "rates": {"minute_ms": 60_000, "granted": [200, 12], "released": [199, 11], "lost": [1, 0], "queued": [3, 1]},
+        "kinds": [{"kind": "report", "resources": 1, "held": 1, "waiting": 2, "stuck": 1}],
+        "store": {"state": "healthy", "sentence": "redis, healthy", "quorum": null},
         "oldest_wait": oldest, "oldest_hold": null, "matched": 0, "items": [], "next": null,
     });
     Operation::get(routes::OVERVIEW, "overview")
@@ -321,12 +332,13 @@ fn overview(schemas: &mut Schemas) -> Operation {
 
 fn events(schemas: &mut Schemas) -> Operation {
     let (change, resync) = (schemas.reply::<ChangeBody>(), schemas.reply::<ResyncBody>());
+    let sampled = schemas.reply::<SampledBody>();
     let example = "id: 5f0c2a91-18\nevent: change\ndata: {\"at\":\"2026-11-18T14:02:07Z\",\"kind\":\"granted\",\"resource\":\"report/42\",\
                    \"key\":\"report/42\",\"token\":\"1795004954701560\",\"queue_length\":0}\n\n";
     let content = json!({EVENT_STREAM: {
         "schema": {
             "type": "string", "contentMediaType": EVENT_STREAM,
-            "description": "The data of each event is JSON, of one of these forms.", "x-event-data": {"change": change, "resync": resync},
+            "description": "The data of each event is JSON, of one of these forms.", "x-event-data": {"change": change, "resync": resync, "sampled": sampled},
         },
         "examples": {"change": {"value": example}},
     }});
@@ -339,12 +351,60 @@ fn events(schemas: &mut Schemas) -> Operation {
             "operate",
             "Follow changes of all resources",
             "Server-sent events, from the samples of this server: `change`, `resync` (changes may be missing: read the overview \
-             again), `draining` (the stream ends). A comment every 15 s keeps the connection open.",
+             again), `sampled` (the server has looked at the store), `draining` (the stream ends). A comment every 15 s keeps the connection open.",
         )
         .role("viewer")
         .query(vec![last])
         .reply_with(200, "A stream that does not end by itself.", &content)
         .problems(&[ProblemKind::Draining])
+}
+
+fn timeline(schemas: &mut Schemas) -> Operation {
+    let entry = json!({
+        "at": "2026-11-18T14:02:07.000Z", "kind": "released", "resource": "report/42", "key": "report/42", "token": TOKEN,
+        "for_ms": 61_000, "queue_length": 0,
+    });
+    let example = json!({
+        "resource": "report/42", "key": "report/42", "since": "2026-11-18T14:00:00.000Z", "complete": true, "entries": [entry],
+        "waits": [], "holds": [{"at": "2026-11-18T14:02:07.000Z", "ms": 61_000}],
+    });
+    Operation::get(routes::TIMELINE, "timeline")
+        .about(
+            "look",
+            "See what happened to one resource",
+            "The changes that this server has seen and remembers, and operators' commands. At most 500 of each. Either `name` or `key` \
+             names the resource.",
+        )
+        .role("viewer")
+        .query(schemas.query::<TimelineQuery>())
+        .reply(200, "What happened, newest first.", &schemas.reply::<TimelineReply>(), &example)
+        .store()
+}
+
+fn deadlocks(schemas: &mut Schemas) -> Operation {
+    let wait = |pid: u32, holds: &str, waits_for: &str| {
+        json!({
+            "process": {"host": "build-7", "pid": pid, "label": "nightly"}, "holds": holds, "token": TOKEN, "waits_for": waits_for,
+            "waited_ms": 42_000,
+        })
+    };
+    let example = json!({"deadlocks": [{
+        "certainty": "possible",
+        "resources": [{"resource": "report/2", "key": "report/2"}, {"resource": "report/1", "key": "report/1"}],
+        "waits": [wait(811, "report/1", "report/2"), wait(812, "report/2", "report/1")],
+        "sentence": "nightly (pid 811 on build-7) holds report/1 and has waited 42s for report/2; nightly (pid 812 on build-7) holds \
+                     report/2 and has waited 42s for report/1",
+    }]});
+    Operation::get(routes::DEADLOCKS, "deadlocks")
+        .about(
+            "look",
+            "See who waits for whom in a circle",
+            "In the newest sample of this server. A process is known by its host, its pid and the subject of its token, so a deadlock is \
+             only possible. Only those whose resources the caller may all see.",
+        )
+        .role("viewer")
+        .reply(200, "Possible deadlocks.", &schemas.reply::<DeadlocksReply>(), &example)
+        .store()
 }
 
 fn info(schemas: &mut Schemas) -> Operation {

@@ -22,6 +22,16 @@ impl<'a> Scope<'a> {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn everything() -> Scope<'static> {
+        Scope { namespaces: None, kinds: None }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_namespaces(namespaces: &'a [String]) -> Scope<'a> {
+        Scope { namespaces: Some(namespaces), kinds: None }
+    }
+
     /// Everything is in it.
     pub(crate) fn is_everything(self) -> bool {
         self.namespaces.is_none() && self.kinds.is_none()

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{HeaderMap, body::Frame};
 use leasehold_api::{
     Problem,
-    events::{DRAINING, LAST_EVENT_ID, RESYNC, ResyncBody, ResyncReason},
+    events::{DRAINING, LAST_EVENT_ID, RESYNC, ResyncBody, SAMPLED},
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
@@ -44,13 +44,14 @@ pub(crate) fn answer(call: &Call<'_>, headers: &HeaderMap) -> Result<Answer, Pro
     let (position, reason) = sampler.begin(last_id);
     let mut first = format!("retry: {RETRY_MS}\n\n");
     if let Some(reason) = reason {
-        first.push_str(&resync(call.shared, reason, position));
+        first.push_str(&resync(call.shared, &ResyncBody { reason, changes: None }, position));
     }
     let events = EventStream {
         shared: Arc::clone(call.shared),
         caller: call.caller.clone(),
         position,
         looked,
+        told: None,
         sent_at: Instant::now(),
         first: Some(first),
         is_over: false,
@@ -63,8 +64,8 @@ pub(crate) fn answer(call: &Call<'_>, headers: &HeaderMap) -> Result<Answer, Pro
     Ok(Answer::events(StreamBody::new(chunks).boxed_unsync()))
 }
 
-fn resync(shared: &Shared, reason: ResyncReason, position: u64) -> String {
-    let data = serde_json::to_string(&ResyncBody { reason, changes: None }).unwrap_or_default();
+fn resync(shared: &Shared, body: &ResyncBody, position: u64) -> String {
+    let data = serde_json::to_string(body).unwrap_or_default();
     format!("id: {}\nevent: {RESYNC}\ndata: {data}\n\n", shared.sampler.id(position))
 }
 
@@ -75,6 +76,8 @@ struct EventStream {
     position: u64,
     /// Changes with every look at the store.
     looked: watch::Receiver<u64>,
+    /// The look that the reader was last told of.
+    told: Option<u64>,
     sent_at: Instant,
     /// What is sent before anything else.
     first: Option<String>,
@@ -100,19 +103,22 @@ impl EventStream {
             // Before it is looked at: a look that comes in between is seen.
             self.looked.mark_unchanged();
             let scope = self.caller.scope();
-            match self.shared.sampler.after(self.position, |resource| scope.has(resource)) {
+            match self.shared.sampler.after(self.position, scope) {
                 Next::Changes(text, position) => {
                     self.position = position;
                     if !text.is_empty() {
                         return Some(self.send(text));
                     }
                 }
-                Next::Resync(reason, position) => {
+                Next::Resync(reason, changes, position) => {
                     self.position = position;
-                    let text = resync(&self.shared, reason, position);
+                    let text = resync(&self.shared, &ResyncBody { reason, changes }, position);
                     return Some(self.send(text));
                 }
                 Next::Nothing => {
+                    if let Some(text) = self.sampled() {
+                        return Some(self.send(text));
+                    }
                     if let Some(text) = self.wait().await {
                         return Some(text);
                     }
@@ -120,6 +126,18 @@ impl EventStream {
             }
         }
         None
+    }
+
+    /// Tells of the newest look, if that was not told yet: the reader knows that the server is there, and how old what it shows is.
+    fn sampled(&mut self) -> Option<String> {
+        let look = *self.looked.borrow();
+        if self.told == Some(look) {
+            return None;
+        }
+        let body = self.shared.sampler.sampled(self.position)?;
+        self.told = Some(look);
+        let data = serde_json::to_string(&body).unwrap_or_default();
+        Some(format!("id: {}\nevent: {SAMPLED}\ndata: {data}\n\n", body.event_id))
     }
 
     fn send(&mut self, text: String) -> String {

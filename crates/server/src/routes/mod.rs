@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod audit;
+pub(crate) mod deadlocks;
 pub(crate) mod events;
 pub(crate) mod info;
 pub(crate) mod leaks;
@@ -16,6 +17,7 @@ pub(crate) mod renew;
 pub(crate) mod resource;
 pub(crate) mod resources;
 pub(crate) mod terraform;
+pub(crate) mod timeline;
 pub(crate) mod wait;
 
 use leasehold_api::{Problem, ProblemKind, list::Entry};

@@ -21,11 +21,13 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
         call.shared.sampler.latest().await?;
     let scope = call.caller.scope();
     let text = query.q.as_deref().unwrap_or("").to_lowercase();
-    let search = Search { scope, text: &text, kind: query.kind.as_deref() };
+    let search = Search { scope, text: &text, kind: query.kind.as_deref(), only: query.only };
     let page = sample
         .page(search, query.sort, query.after.as_deref(), limit as usize)
         .ok_or_else(|| invalid("`after` is not the `next` of a page"))?;
     let totals = sample.totals(scope);
+    let (last_hour, rates) = call.shared.sampler.last_hour(scope);
+    let health = call.shared.health.now(call.shared.backend.info(), failing.as_deref());
     Ok(Answer::json(
         200,
         &OverviewReply {
@@ -41,18 +43,14 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
             stuck_after_ms: fields::ms_up(stuck_after),
             paused: totals.paused,
             unreadable: totals.unreadable,
-            unusual: 0,
-            gone: 0,
-            foreign: 0,
-            deadlocks: 0,
-            last_hour: Default::default(),
-            rates: Default::default(),
-            kinds: Vec::new(),
-            store: leasehold_api::overview::StoreSummary {
-                state: leasehold_api::store::StoreState::Healthy,
-                sentence: String::new(),
-                quorum: None,
-            },
+            unusual: totals.unusual,
+            gone: totals.gone,
+            foreign: totals.foreign,
+            deadlocks: totals.deadlocks,
+            last_hour,
+            rates,
+            kinds: totals.kinds,
+            store: health.summary(),
             oldest_wait: totals.oldest_wait,
             oldest_hold: totals.oldest_hold,
             matched: page.matched,

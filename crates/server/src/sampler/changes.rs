@@ -10,7 +10,7 @@ use leasehold_api::{
     fields::{self, TokenText},
     inspect::HolderBody,
 };
-use leasehold_core::{AuditRecord, HeldBy, HolderState, Resource, Snapshot, WallTime};
+use leasehold_core::{AuditRecord, HeldBy, HolderState, QueueEntry, Resource, Snapshot, WallTime};
 
 use super::sample::Sample;
 
@@ -67,6 +67,11 @@ fn live(snapshot: &Snapshot) -> impl Iterator<Item = &HeldBy> {
 /// Whether all holders are listed. Otherwise one that is not in the list may still be there.
 fn is_complete(snapshot: &Snapshot) -> bool {
     snapshot.holder_count as usize <= snapshot.holders.len()
+}
+
+/// Finds the new holder among those that waited, and takes it out. Of several claims of one process, the first one.
+fn take_waiter<'a>(waiters: &mut [Option<&'a QueueEntry>], by: &HeldBy) -> Option<&'a QueueEntry> {
+    waiters.iter_mut().find(|entry| entry.is_some_and(|entry| entry.holder == by.holder))?.take()
 }
 
 struct Context<'a> {
@@ -135,12 +140,14 @@ impl Context<'_> {
             }
             changes.push(change);
         }
+        let mut waiters: Vec<Option<&QueueEntry>> = before.queue.iter().map(Some).collect();
         for by in &begun {
             let is_exclusive = by.weight == after.capacity;
-            let change = match taken_from.filter(|_| is_exclusive) {
+            let mut change = match taken_from.filter(|_| is_exclusive) {
                 Some(from) => self.grant(ChangeKind::TakenOver, by, after, Some(from)),
                 None => self.grant(ChangeKind::Granted, by, after, None),
             };
+            change.body.waited_ms = take_waiter(&mut waiters, by).map(|entry| fields::ms_down(entry.waited));
             changes.push(change);
         }
         u32::try_from(begun.len()).unwrap_or(u32::MAX)
@@ -218,14 +225,25 @@ impl Context<'_> {
     }
 }
 
+/// A change of this resource, for tests.
+#[cfg(test)]
+pub(super) fn change(name: &str, kind: ChangeKind, for_ms: Option<u64>) -> Change {
+    let resource: Resource = name.parse().unwrap();
+    let context = Context { elapsed: Duration::ZERO, at: "", since: WallTime::default(), audit: &[] };
+    let mut body = context.body(kind, &Snapshot::empty(resource.clone()));
+    body.for_ms = for_ms;
+    Change { resource, body }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use leasehold_core::{FencingToken, FinishRequest, Holder, QueueEntry};
+    use leasehold_core::{FencingToken, FinishRequest, Holder};
     use tokio::time::Instant;
 
     use super::*;
+    use crate::sampler::sample::Look;
 
     const ELAPSED: Duration = Duration::from_secs(2);
 
@@ -248,14 +266,18 @@ mod tests {
     }
 
     fn kinds(before: Snapshot, after: Snapshot, audit: &[AuditRecord]) -> Vec<ChangeKind> {
+        bodies(before, after, audit).into_iter().map(|body| body.kind).collect()
+    }
+
+    fn bodies(before: Snapshot, after: Snapshot, audit: &[AuditRecord]) -> Vec<ChangeBody> {
         let start = Instant::now();
         let sample = |snapshot: Snapshot, passed: Duration| {
             let snapshots = if snapshot.is_in_use() { vec![snapshot] } else { vec![] };
             let wall = WallTime::from_micros(1_000_000).after(passed);
-            Sample::new(snapshots, false, (start + passed, wall), None)
+            Sample::new(Look::of(snapshots, start + passed, wall), None)
         };
         let (before, after) = (sample(before, Duration::ZERO), sample(after, ELAPSED));
-        between(&before, &after, audit).into_iter().map(|change| change.body.kind).collect()
+        between(&before, &after, audit).into_iter().map(|change| change.body).collect()
     }
 
     #[test]
@@ -282,6 +304,20 @@ mod tests {
             let shown = format!("{before:?} to {after:?}");
             assert_eq!(kinds(before, after, &[]), expected, "{shown}");
         }
+    }
+
+    #[test]
+    fn a_grant_says_how_long_its_process_waited() {
+        let mut from_queue = held(2, 30);
+        from_queue.holder = Arc::new(Holder::new("host", 8, ""));
+        let granted = bodies(report(vec![held(1, 20)], 2), report(vec![from_queue], 1), &[]);
+        assert_eq!((granted[1].kind, granted[1].waited_ms), (ChangeKind::Granted, Some(2000)));
+        let granted = bodies(report(vec![held(1, 20)], 2), report(vec![held(2, 30)], 2), &[]);
+        assert_eq!(
+            (granted[1].kind, granted[1].waited_ms),
+            (ChangeKind::Granted, None),
+            "it was not seen in the queue"
+        );
     }
 
     #[test]

@@ -1,38 +1,51 @@
 //! Looks at all resources of the store again and again, while somebody wants to know: for `/v1/overview` and `/v1/events`.
 //!
 //! 1. One task reads the list of resources, and keeps it as a [`Sample`].
-//! 2. It compares the sample with the one before ([`changes`]), and numbers what has changed ([`history`]).
+//! 2. It compares the sample with the one before ([`changes`]), numbers what has changed ([`history`]) and counts it ([`activity`]).
 //! 3. It looks every two seconds, or after ten times as long as a look takes, if that is more: so it takes a tenth of the time at most.
 //! 4. When nobody has asked for a minute, it stops. The next request waits for a new sample, and streams from before read anew.
 //!
 //! It sees what it samples: a lease that comes and goes in between leaves no change.
 
+mod activity;
 mod changes;
+mod deadlocks;
 mod history;
+mod row;
 mod sample;
+pub(crate) mod timeline;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
-use leasehold_api::{Problem, events::ResyncReason};
+use leasehold_api::{
+    Problem,
+    events::{ResyncReason, SampledBody},
+    fields,
+    overview::{LastHourBody, RATE_MINUTE_MS, RatesBody},
+};
 use leasehold_core::{
-    AuditRecord, Environment, Error, ErrorKind, Listing, Page, Query, Resource, Result, Snapshot, WallTime,
+    AuditRecord, Environment, Error, ErrorKind, Listing, Page, Query, Result, Snapshot, WallTime,
 };
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 
-use changes::Change;
-use history::History;
+use activity::Activity;
 pub(crate) use history::Next;
+use history::{Found, History};
+use leasehold_support::processes::ProcessTable;
+use sample::Look;
 pub(crate) use sample::{Sample, Search};
 
 use crate::{
+    access::Scope,
     config::{SampleWhen, Sampling},
     store::Store,
+    store_health::StoreHealth,
 };
 
 /// After this long without a request the sampler stops.
@@ -49,7 +62,11 @@ const AUDIT_MAX: u32 = 100;
 pub(crate) struct Sampler {
     config: Sampling,
     store: Store,
+    /// Its servers are asked while somebody wants to know.
+    health: Arc<StoreHealth>,
     environment: Arc<dyn Environment>,
+    processes: ProcessTable,
+    started: Instant,
     state: Mutex<State>,
     /// Somebody has asked.
     asked: Notify,
@@ -63,9 +80,12 @@ struct State {
     sample: Option<Arc<Sample>>,
     /// Since when it has looked without a break.
     since: WallTime,
+    /// The same as a minute since the server's start.
+    first_minute: u64,
     /// Why the last look failed.
     failed: Option<Error>,
     history: History,
+    activity: Activity,
     asked_at: Option<Instant>,
     /// The time from the beginning of one look to the next.
     every: Duration,
@@ -88,16 +108,33 @@ pub(crate) struct Latest {
 
 impl Sampler {
     /// Starts the task. It ends when the last reference is gone.
-    pub(crate) fn start(store: Store, environment: Arc<dyn Environment>, config: Sampling) -> Arc<Sampler> {
+    pub(crate) fn start(
+        store: Store,
+        health: Arc<StoreHealth>,
+        environment: Arc<dyn Environment>,
+        config: Sampling,
+    ) -> Arc<Sampler> {
         let mut server = [0; 4];
         environment.fill(&mut server);
         let history = History::new(format!("{:08x}", u32::from_ne_bytes(server)), config.changes);
         let (since, asked_at) = (environment.wall(), None);
-        let state = State { sample: None, since, failed: None, history, asked_at, every: config.every };
+        let state = State {
+            sample: None,
+            since,
+            first_minute: 0,
+            failed: None,
+            history,
+            activity: Activity::default(),
+            asked_at,
+            every: config.every,
+        };
         let sampler = Arc::new(Sampler {
             config,
             store,
+            health,
             environment,
+            processes: ProcessTable::of_this_host(),
+            started: Instant::now(),
             state: Mutex::new(state),
             asked: Notify::new(),
             looked: watch::Sender::new(0),
@@ -169,8 +206,31 @@ impl Sampler {
     }
 
     /// What comes after the change with this number.
-    pub(crate) fn after(&self, number: u64, may_see: impl Fn(&Resource) -> bool) -> Next {
-        self.state().history.after(number, may_see)
+    pub(crate) fn after(&self, number: u64, scope: Scope<'_>) -> Next {
+        self.state().history.after(number, scope)
+    }
+
+    /// What a stream that has read up to this number is told of the newest look. `None` if there was none, or if there are newer changes.
+    pub(crate) fn sampled(&self, number: u64) -> Option<SampledBody> {
+        let state = self.state();
+        let sample = state.sample.as_ref().filter(|_| state.history.last() <= number)?;
+        Some(SampledBody {
+            age_ms: fields::ms_up(sample.age()),
+            every_ms: fields::ms_up(state.every),
+            event_id: state.history.id(number),
+            failing: state.failed.as_ref().map(|error| error.kind().as_str().to_owned()),
+        })
+    }
+
+    /// What happened in the last hour, of what the caller may see.
+    pub(crate) fn last_hour(&self, scope: Scope<'_>) -> (LastHourBody, RatesBody) {
+        let state = self.state();
+        state.activity.last_hour(scope, (state.first_minute, self.minute(Instant::now())))
+    }
+
+    /// Which minute since the server's start it is.
+    fn minute(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.started).as_secs() * 1000 / RATE_MINUTE_MS
     }
 
     /// The id of the change with this number.
@@ -198,10 +258,11 @@ impl Sampler {
         let started = Instant::now();
         match self.look_once().await {
             Ok((sample, changes)) => {
+                let minute = self.minute(sample.taken_at);
                 let mut state = self.state();
                 match changes {
-                    Some(changes) => state.history.add(changes),
-                    None => state.since = sample.wall,
+                    Some(found) => state.history.add(found),
+                    None => (state.since, state.first_minute) = (sample.wall, minute),
                 }
                 (state.sample, state.failed) = (Some(sample), None);
             }
@@ -214,17 +275,23 @@ impl Sampler {
         self.looked.send_modify(|count| *count += 1);
     }
 
-    /// A sample, and the changes since the one before, if there is one.
-    async fn look_once(&self) -> Result<(Arc<Sample>, Option<Vec<Change>>)> {
-        let before = self.state().sample.clone();
+    /// A sample, and the changes since the one before, if there is one. They are counted.
+    async fn look_once(&self) -> Result<(Arc<Sample>, Option<Found>)> {
+        let (before, usual_holds) = {
+            let state = self.state();
+            (state.sample.clone(), state.activity.usual_holds())
+        };
         let (snapshots, truncated) = self.read().await?;
-        let (now, earlier) = ((Instant::now(), self.environment.wall()), before.clone());
-        let stuck_after = self.config.stuck_after;
-        let sample = beside_requests(move || {
-            Sample::new(snapshots, truncated, now, earlier.as_deref()).stuck_after(stuck_after)
-        })
-        .await?;
-        let sample = Arc::new(sample);
+        let look = Look {
+            truncated,
+            stuck_after: self.config.stuck_after,
+            takes_orders: self.store.takes_orders(),
+            usual_holds,
+            processes: self.processes.clone(),
+            ..Look::of(snapshots, Instant::now(), self.environment.wall())
+        };
+        let earlier = before.clone();
+        let sample = Arc::new(beside_requests(move || Sample::new(look, earlier.as_deref())).await?);
         let Some(before) = before else { return Ok((sample, None)) };
         let (earlier, later) = (Arc::clone(&before), Arc::clone(&sample));
         let audit = match beside_requests(move || changes::has_early_end(&earlier, &later)).await? {
@@ -233,7 +300,13 @@ impl Sampler {
         };
         let later = Arc::clone(&sample);
         let changes = beside_requests(move || changes::between(&before, &later, &audit)).await?;
-        Ok((sample, Some(changes)))
+        let most = {
+            let mut state = self.state();
+            state.activity.add(self.minute(sample.taken_at), &changes);
+            state.history.most()
+        };
+        let found = beside_requests(move || Found::of(changes, most)).await?;
+        Ok((sample, Some(found)))
     }
 
     /// The newest operators' commands. Without them an eviction looks like a release: no reason to fail.
@@ -248,6 +321,7 @@ impl Sampler {
         state.failed = None;
         if state.sample.take().is_some() {
             state.history.forget();
+            state.activity.forget();
         }
     }
 }
@@ -270,7 +344,11 @@ async fn run(sampler: Weak<Sampler>) {
             continue;
         }
         let started = Instant::now();
+        let health = Arc::clone(&sampler.health);
+        // A server that does not answer must not delay the look.
+        let asking = tokio::spawn(async move { health.refresh().await });
         sampler.look().await;
+        drop(asking);
         let next = started + sampler.state().every;
         drop(sampler);
         tokio::time::sleep_until(next).await;

@@ -1,21 +1,25 @@
 //! One look at all resources: searched, sorted and paged in memory.
 
-use std::{collections::HashMap, sync::OnceLock, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use leasehold_api::{
     fields,
-    inspect::HolderBody,
-    overview::{OldestBody, OverviewHolder, OverviewItem, OverviewSort, STUCK_AFTER_MS},
+    overview::{KINDS_MAX, KindBody, OldestBody, OverviewFilter, OverviewItem, OverviewSort, STUCK_AFTER_MS},
 };
-use leasehold_core::{Snapshot, WallTime};
+use leasehold_core::{HeldBy, Holder, Resource, Snapshot, WallTime};
+use leasehold_support::processes::ProcessTable;
 use tokio::time::Instant;
 
+use super::{
+    activity,
+    deadlocks::{self, Deadlock},
+    row::{Row, RowContext, ms_since},
+};
 use crate::access::Scope;
-
-/// Times of the same thing in two samples that differ by less are taken as the same, so that the order of items is steady.
-const STEADY_WITHIN_US: u64 = 1_000_000;
-/// How many holders an item has at most.
-const HOLDERS_MAX: usize = 5;
 
 /// All resources at one time.
 #[derive(Debug)]
@@ -26,25 +30,46 @@ pub(crate) struct Sample {
     pub(super) truncated: bool,
     /// A resource is stuck when a claim has waited this long.
     stuck_after_ms: u64,
+    /// The store takes operators' commands.
+    takes_orders: bool,
     /// In key order.
     pub(super) rows: Vec<Row>,
+    deadlocks: Vec<Deadlock>,
     /// The positions of the rows in each order of [`OverviewSort::ALL`], made when first asked for.
     orders: [OnceLock<Vec<u32>>; OverviewSort::ALL.len()],
+    /// The numbers for a caller that may see everything.
+    totals: OnceLock<Totals>,
 }
 
-/// One resource.
+/// What a look at the store has found, and what a sample is computed from besides.
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) snapshot: Snapshot,
-    name: String,
-    /// For the search.
-    lower_case_name: String,
-    /// When this server first saw it in use.
-    first_seen_us: u64,
-    /// Since when the oldest claim has waited.
-    waiting_since_us: Option<u64>,
-    /// Since when the oldest holder has held.
-    held_since_us: Option<u64>,
+pub(super) struct Look {
+    pub(super) snapshots: Vec<Snapshot>,
+    pub(super) truncated: bool,
+    pub(super) taken_at: Instant,
+    pub(super) wall: WallTime,
+    pub(super) stuck_after: Duration,
+    pub(super) takes_orders: bool,
+    /// How long holds usually are, by namespace and kind.
+    pub(super) usual_holds: HashMap<String, u64>,
+    /// The processes of this host.
+    pub(super) processes: ProcessTable,
+}
+
+impl Look {
+    /// A look that has found these resources and knows nothing else.
+    pub(super) fn of(snapshots: Vec<Snapshot>, taken_at: Instant, wall: WallTime) -> Look {
+        Look {
+            snapshots,
+            truncated: false,
+            taken_at,
+            wall,
+            stuck_after: Duration::from_millis(STUCK_AFTER_MS),
+            takes_orders: true,
+            usual_holds: HashMap::new(),
+            processes: ProcessTable::of_this_host(),
+        }
+    }
 }
 
 /// What a caller looks for.
@@ -54,19 +79,26 @@ pub(crate) struct Search<'a> {
     /// In lower case.
     pub(crate) text: &'a str,
     pub(crate) kind: Option<&'a str>,
+    pub(crate) only: Option<OverviewFilter>,
 }
 
 /// The place of a row in an order.
 type SortKey<'a> = (u64, &'a str);
 
 /// Numbers about the resources of a scope.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) held: u64,
     pub(crate) waiting: u64,
     pub(crate) stuck: u64,
     pub(crate) paused: u64,
     pub(crate) unreadable: u64,
+    pub(crate) unusual: u64,
+    pub(crate) gone: u64,
+    pub(crate) foreign: u64,
+    pub(crate) deadlocks: u64,
+    /// Those with the most resources, largest first.
+    pub(crate) kinds: Vec<KindBody>,
     pub(crate) oldest_wait: Option<OldestBody>,
     pub(crate) oldest_hold: Option<OldestBody>,
 }
@@ -81,30 +113,52 @@ pub(crate) struct ItemsPage {
 
 impl Sample {
     /// A sample of these resources. Times that it shares with the sample before stay the same.
-    pub(super) fn new(
-        snapshots: Vec<Snapshot>,
-        truncated: bool,
-        (taken_at, wall): (Instant, WallTime),
-        before: Option<&Sample>,
-    ) -> Sample {
+    pub(super) fn new(look: Look, before: Option<&Sample>) -> Sample {
+        let Look { truncated, taken_at, wall, takes_orders, .. } = look;
+        let deadlocks = deadlocks::find(look.snapshots.iter());
         let earlier: HashMap<&str, &Row> =
             before.iter().flat_map(|sample| &sample.rows).map(|row| (row.key(), row)).collect();
-        let mut rows: Vec<Row> = snapshots
-            .into_iter()
-            .map(|snapshot| {
-                let earlier = earlier.get(snapshot.resource.key()).copied();
-                Row::new(snapshot, wall.as_micros(), earlier)
-            })
-            .collect();
+        // The system is asked once for each process: it may have many leases.
+        let mut known: HashMap<Arc<Holder>, bool> = HashMap::new();
+        let mut is_gone = |by: &HeldBy| match known.get(&by.holder) {
+            Some(is_gone) => *is_gone,
+            None => {
+                let is_gone = look.processes.is_gone(&by.holder);
+                known.insert(Arc::clone(&by.holder), is_gone);
+                is_gone
+            }
+        };
+        let row = |snapshot: Snapshot| {
+            let earlier = earlier.get(snapshot.resource.key()).copied();
+            let usual_ms = look.usual_holds.get(activity::group_of(&snapshot.resource)).copied();
+            Row::new(snapshot, &RowContext { now_us: wall.as_micros(), earlier, usual_ms }, &mut is_gone)
+        };
+        let mut rows: Vec<Row> = look.snapshots.into_iter().map(row).collect();
         rows.sort_by(|a, b| a.key().cmp(b.key()));
         rows.dedup_by(|a, b| a.key() == b.key());
-        Sample { taken_at, wall, truncated, stuck_after_ms: STUCK_AFTER_MS, rows, orders: Default::default() }
+        let mut sample = Sample {
+            taken_at,
+            wall,
+            truncated,
+            stuck_after_ms: fields::ms_up(look.stuck_after),
+            takes_orders,
+            rows,
+            deadlocks,
+            orders: Default::default(),
+            totals: OnceLock::new(),
+        };
+        sample.mark_deadlocks();
+        sample
     }
 
-    /// Calls a resource stuck when a claim has waited this long.
-    #[must_use]
-    pub(super) fn stuck_after(self, waited: Duration) -> Sample {
-        Sample { stuck_after_ms: fields::ms_up(waited), ..self }
+    fn mark_deadlocks(&mut self) {
+        for (position, deadlock) in self.deadlocks.iter().enumerate() {
+            for resource in &deadlock.resources {
+                if let Ok(row) = self.rows.binary_search_by(|row| row.key().cmp(resource.key())) {
+                    self.rows[row].deadlock = Some(position);
+                }
+            }
+        }
     }
 
     pub(crate) fn age(&self) -> Duration {
@@ -113,6 +167,22 @@ impl Sample {
 
     pub(crate) fn is_truncated(&self) -> bool {
         self.truncated
+    }
+
+    /// All resources, in key order.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The row of this resource, if it is in use.
+    pub(crate) fn row(&self, resource: &Resource) -> Option<&Row> {
+        let found = self.rows.binary_search_by(|row| row.key().cmp(resource.key()));
+        found.ok().map(|position| &self.rows[position])
+    }
+
+    /// The possible deadlocks, for those who may see them.
+    pub(crate) fn deadlocks(&self) -> &[Deadlock] {
+        &self.deadlocks
     }
 
     fn order(&self, sort: OverviewSort) -> &[u32] {
@@ -144,7 +214,7 @@ impl Sample {
         let mut page = ItemsPage { matched: 0, items: Vec::with_capacity(limit), next: None };
         let mut last: Option<SortKey<'_>> = None;
         for row in self.order(sort).iter().map(|row| &self.rows[*row as usize]) {
-            if !search.finds(row) {
+            if !self.finds(search, row) {
                 continue;
             }
             page.matched += 1;
@@ -153,7 +223,7 @@ impl Sample {
                 continue;
             }
             if page.items.len() < limit {
-                page.items.push(row.item(self.wall.as_micros(), self.stuck_after_ms));
+                page.items.push(self.item(row, search.scope));
                 last = Some(key);
             } else if page.next.is_none() {
                 page.next = last.map(|(value, key)| format!("{value}.{key}"));
@@ -162,17 +232,61 @@ impl Sample {
         Some(page)
     }
 
+    fn finds(&self, search: Search<'_>, row: &Row) -> bool {
+        let is_like = |only| match only {
+            OverviewFilter::Stuck => row.is_stuck(self.wall.as_micros(), self.stuck_after_ms),
+            OverviewFilter::Deadlocked => self.deadlock_of(row, search.scope).is_some(),
+            other => row.is_like(other),
+        };
+        search.kind.is_none_or(|kind| row.snapshot.resource.kind() == kind)
+            && search.only.is_none_or(is_like)
+            && (search.text.is_empty() || row.lower_case_name.contains(search.text))
+            && search.scope.has(&row.snapshot.resource)
+    }
+
+    /// The resources of the deadlock that the row is part of, if the caller may see all of them.
+    fn deadlock_of(&self, row: &Row, scope: Scope<'_>) -> Option<Vec<String>> {
+        let body = self.deadlocks.get(row.deadlock?)?.body(scope)?;
+        Some(body.resources.iter().map(|one| one.resource.clone()).collect())
+    }
+
+    fn item(&self, row: &Row, scope: Scope<'_>) -> OverviewItem {
+        let deadlock = self.deadlock_of(row, scope);
+        let mut item =
+            row.item((self.wall.as_micros(), self.stuck_after_ms), (deadlock.is_some(), self.takes_orders));
+        item.deadlock = deadlock;
+        item
+    }
+
     /// Numbers about all resources of the scope.
     pub(crate) fn totals(&self, scope: Scope<'_>) -> Totals {
+        match scope.is_everything() {
+            true => self.totals.get_or_init(|| self.count(scope)).clone(),
+            false => self.count(scope),
+        }
+    }
+
+    fn count(&self, scope: Scope<'_>) -> Totals {
         let now = self.wall.as_micros();
         let mut totals = Totals::default();
+        let mut kinds: HashMap<&str, KindBody> = HashMap::new();
         let (mut wait, mut hold): (Option<&Row>, Option<&Row>) = (None, None);
         for row in self.rows.iter().filter(|row| scope.has(&row.snapshot.resource)) {
-            totals.held += u64::from(row.held_since_us.is_some());
-            totals.waiting += u64::from(row.snapshot.queue_length);
-            totals.stuck += u64::from(row.is_stuck(now, self.stuck_after_ms));
+            let is_stuck = row.is_stuck(now, self.stuck_after_ms);
+            let queue_length = u64::from(row.snapshot.queue_length);
+            totals.held += u64::from(row.is_held());
+            totals.waiting += queue_length;
+            totals.stuck += u64::from(is_stuck);
             totals.paused += u64::from(row.snapshot.paused_for.is_some());
             totals.unreadable += u64::from(row.snapshot.unreadable.is_some());
+            totals.unusual += u64::from(row.unusual.is_some());
+            totals.gone += u64::from(row.has_gone_holder());
+            totals.foreign += u64::from(!row.snapshot.foreign.is_empty());
+            let kind = kinds.entry(row.snapshot.resource.kind()).or_default();
+            kind.resources += 1;
+            kind.held += u64::from(row.is_held());
+            kind.waiting += queue_length;
+            kind.stuck += u64::from(is_stuck);
             older(&mut wait, row, |row| row.waiting_since_us);
             older(&mut hold, row, |row| row.held_since_us);
         }
@@ -183,6 +297,11 @@ impl Sample {
         };
         totals.oldest_wait = wait.map(|row| body(row, row.waiting_since_us));
         totals.oldest_hold = hold.map(|row| body(row, row.held_since_us));
+        totals.deadlocks = self.deadlocks.iter().filter(|one| one.body(scope).is_some()).count() as u64;
+        totals.kinds =
+            kinds.into_iter().map(|(kind, body)| KindBody { kind: kind.to_owned(), ..body }).collect();
+        totals.kinds.sort_by(|a, b| b.resources.cmp(&a.resources).then_with(|| a.kind.cmp(&b.kind)));
+        totals.kinds.truncate(KINDS_MAX);
         totals
     }
 }
@@ -195,83 +314,74 @@ fn older<'a>(oldest: &mut Option<&'a Row>, row: &'a Row, since: fn(&Row) -> Opti
     }
 }
 
-fn ms_since(now_us: u64, since_us: u64) -> u64 {
-    now_us.saturating_sub(since_us) / 1000
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
 
-/// When something began that has lasted for so long now; as before if that is about the same.
-fn began(now_us: u64, lasted: Duration, before: Option<u64>) -> u64 {
-    let computed = now_us.saturating_sub(u64::try_from(lasted.as_micros()).unwrap_or(u64::MAX));
-    before.filter(|before| before.abs_diff(computed) < STEADY_WITHIN_US).unwrap_or(computed)
-}
+    use leasehold_api::overview::StepName;
+    use leasehold_core::FencingToken;
 
-impl Search<'_> {
-    fn finds(&self, row: &Row) -> bool {
-        self.kind.is_none_or(|kind| row.snapshot.resource.kind() == kind)
-            && (self.text.is_empty() || row.lower_case_name.contains(self.text))
-            && self.scope.has(&row.snapshot.resource)
+    use super::*;
+
+    fn resource(name: &str, held_s: u64, pid: u32) -> Snapshot {
+        let mut snapshot = Snapshot::empty(name.parse().unwrap());
+        let mut by = HeldBy::new(Arc::new(Holder::new("here", pid, "")), FencingToken::new(7).unwrap(), 1);
+        (by.held_for, by.remaining) = (Duration::from_secs(held_s), Duration::from_secs(60));
+        (snapshot.capacity, snapshot.holder_count, snapshot.holders) = (1, 1, vec![by]);
+        snapshot
     }
-}
 
-impl Row {
-    fn new(mut snapshot: Snapshot, now_us: u64, earlier: Option<&Row>) -> Row {
-        // Notes may be long, and are not shown.
-        snapshot.holders.iter_mut().for_each(|by| by.note = None);
-        let name = snapshot.resource.to_string();
-        let first_seen_us = earlier.map_or(now_us, |row| row.first_seen_us);
-        let waited = snapshot.queue.iter().map(|entry| entry.waited).max();
-        let waiting_since_us =
-            waited.map(|waited| began(now_us, waited, earlier.and_then(|row| row.waiting_since_us)));
-        let held_for = snapshot.holders.iter().filter(|by| !by.kept).map(|by| by.held_for).max();
-        let held_since_us = match held_for {
-            Some(held_for) => Some(began(now_us, held_for, earlier.and_then(|row| row.held_since_us))),
-            // Of a lock of another program nothing is known but when it was first seen.
-            None => (!snapshot.foreign.is_empty()).then_some(first_seen_us),
+    fn sample(snapshots: Vec<Snapshot>) -> Sample {
+        let mut look = Look::of(snapshots, Instant::now(), WallTime::from_micros(1 << 50));
+        look.usual_holds = HashMap::from([("report".to_owned(), 4000), ("acme:report".to_owned(), 60_000)]);
+        look.processes = ProcessTable::of("here", |pid| pid != 666);
+        Sample::new(look, None)
+    }
+
+    fn only(sample: &Sample, filter: OverviewFilter) -> Vec<OverviewItem> {
+        let search = Search { scope: Scope::everything(), text: "", kind: None, only: Some(filter) };
+        sample.page(search, OverviewSort::Name, None, 100).unwrap().items
+    }
+
+    #[test]
+    fn a_hold_is_unusual_for_its_namespace_and_kind() {
+        let sample = sample(vec![
+            resource("report/long", 13, 1),
+            resource("report/short", 12, 1),
+            resource("acme:report/long", 170, 1),
+            resource("order/long", 1000, 1),
+        ]);
+        let unusual = only(&sample, OverviewFilter::Unusual);
+        assert_eq!(unusual.len(), 1);
+        let hold = unusual[0].unusual_hold.unwrap();
+        assert_eq!((unusual[0].key.as_str(), hold.usual_ms, hold.held_ms), ("report/long", 4000, 13_000));
+        assert_eq!(unusual[0].next_step.as_ref().unwrap().step, StepName::Ask);
+        assert_eq!(sample.totals(Scope::everything()).unusual, 1);
+    }
+
+    #[test]
+    fn a_holder_whose_process_has_ended_is_gone() {
+        let sample = sample(vec![resource("report/1", 1, 666), resource("report/2", 1, 1)]);
+        let gone = only(&sample, OverviewFilter::Gone);
+        assert_eq!((gone.len(), gone[0].key.as_str()), (1, "report/1"));
+        assert_eq!(gone[0].holders[0].state.as_deref(), Some("gone"));
+        assert_eq!(gone[0].next_step.as_ref().unwrap().step, StepName::EvictNow);
+        assert_eq!(sample.totals(Scope::everything()).gone, 1);
+    }
+
+    #[test]
+    fn kinds_are_counted_for_each_scope() {
+        let sample = sample(vec![
+            resource("acme:report/1", 1, 1),
+            resource("order/1", 1, 1),
+            resource("order/2", 1, 1),
+        ]);
+        let kinds = |scope: Scope<'_>| {
+            let kinds = sample.totals(scope).kinds;
+            kinds.into_iter().map(|kind| (kind.kind, kind.resources, kind.held)).collect::<Vec<_>>()
         };
-        let lower_case_name = name.to_lowercase();
-        Row { snapshot, name, lower_case_name, first_seen_us, waiting_since_us, held_since_us }
-    }
-
-    pub(super) fn key(&self) -> &str {
-        self.snapshot.resource.key()
-    }
-
-    fn sort_value(&self, sort: OverviewSort) -> u64 {
-        match sort {
-            OverviewSort::Wait => self.waiting_since_us.unwrap_or(u64::MAX),
-            OverviewSort::Hold => self.held_since_us.unwrap_or(u64::MAX),
-            OverviewSort::Name => 0,
-            OverviewSort::Waiters => u64::from(u32::MAX - self.snapshot.queue_length),
-        }
-    }
-
-    fn is_stuck(&self, now_us: u64, after_ms: u64) -> bool {
-        self.waiting_since_us.is_some_and(|since| ms_since(now_us, since) >= after_ms)
-    }
-
-    fn item(&self, now_us: u64, stuck_after_ms: u64) -> OverviewItem {
-        let snapshot = &self.snapshot;
-        let first_waiter = snapshot.queue.iter().max_by_key(|entry| entry.waited);
-        OverviewItem {
-            resource: self.name.clone(),
-            key: self.key().to_owned(),
-            kind: snapshot.resource.kind().to_owned(),
-            capacity: snapshot.capacity,
-            mode: leasehold_api::overview::ShareMode::of(snapshot.capacity),
-            unusual_hold: None,
-            deadlock: None,
-            next_step: None,
-            steps: Vec::new(),
-            holders: snapshot.holders.iter().take(HOLDERS_MAX).map(OverviewHolder::of).collect(),
-            holder_count: snapshot.holder_count,
-            foreign_count: u32::try_from(snapshot.foreign.len()).unwrap_or(u32::MAX),
-            queue_length: snapshot.queue_length,
-            first_waiter: first_waiter.map(|entry| HolderBody::from(&*entry.holder)),
-            oldest_wait_ms: self.waiting_since_us.map(|since| ms_since(now_us, since)),
-            oldest_hold_ms: self.held_since_us.map(|since| ms_since(now_us, since)),
-            stuck: self.is_stuck(now_us, stuck_after_ms),
-            paused_for_ms: snapshot.paused_for.map(fields::ms_up),
-            unreadable: snapshot.unreadable.clone(),
-        }
+        assert_eq!(kinds(Scope::everything()), [("order".to_owned(), 2, 2), ("report".to_owned(), 1, 1)]);
+        let namespaces = ["acme".to_owned()];
+        assert_eq!(kinds(Scope::of_namespaces(&namespaces)), [("report".to_owned(), 1, 1)]);
     }
 }

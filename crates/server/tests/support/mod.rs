@@ -212,8 +212,18 @@ impl Events {
         Events { body: response.into_body(), text: String::new(), _connection: connection }
     }
 
-    /// The next event. `None` at the end of the stream.
+    /// The next event. `None` at the end of the stream. Looks at the store that found nothing are left out.
     pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            let event = self.next_or_sampled().await;
+            if event.as_ref().is_none_or(|event| event.name != "sampled") {
+                return event;
+            }
+        }
+    }
+
+    /// The next event.
+    pub async fn next_or_sampled(&mut self) -> Option<Event> {
         tokio::time::timeout(PATIENCE, self.read()).await.expect("no event comes")
     }
 
