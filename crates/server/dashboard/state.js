@@ -1,0 +1,92 @@
+// What the page knows about the server, and who is told when that changes.
+
+/** @typedef {import('./types/api').Overview} Overview */
+/** @typedef {import('./types/api').Info} Info */
+/** @typedef {import('./types/api').Change} Change */
+/** @typedef {import('./api').Problem} Problem */
+
+/**
+ * `starting`: nothing is known yet. `live`: the stream is read. `asking`: there is no stream, so the page asks now and then.
+ * `lost`: the server does not answer.
+ * @typedef {'starting' | 'live' | 'asking' | 'lost'} Connection
+ */
+
+export const state = {
+  /** @type {Connection} */
+  connection: 'starting',
+  /** The server wants a token. */
+  login: false,
+  /** A person has stopped the updates. */
+  paused: false,
+  /** @type {Info | null} */
+  info: null,
+  /** The overview with the stuck resources: every page shows something of it. @type {{body: Overview, base: number} | null} */
+  overview: null,
+  /** The instant of the newest sample. @type {number | null} */
+  sampledAt: null,
+  everyMs: 2000,
+  /** When the stream was last heard of. */
+  newsAt: -Infinity,
+  /** Why the last request failed, if it did. @type {Problem | null} */
+  problem: null,
+  /** What the open page wanted besides was refused. @type {Problem | null} */
+  pageProblem: null,
+  /** Since when the server does not answer, for people. @type {Date | null} */
+  lostSince: null,
+  /** What has happened since the page was opened, newest first. @type {Change[]} */
+  recent: [],
+};
+
+/** @type {(() => void) | null} */
+let draw = null;
+let isDrawing = false;
+
+/** @param {() => void} drawAll */
+export function onChange(drawAll) {
+  draw = drawAll;
+}
+
+/** Draws the page again, once for any number of calls. */
+export function changed() {
+  if (isDrawing) return;
+  isDrawing = true;
+  // Not requestAnimationFrame: that never comes in a hidden tab.
+  queueMicrotask(() => {
+    isDrawing = false;
+    draw?.();
+  });
+}
+
+/** No news for so long that the state must be called old. */
+export function staleAfterMs() {
+  return 3 * state.everyMs + 2000;
+}
+
+/** The age of what is shown. @returns {number | null} */
+export function ageMs() {
+  return state.sampledAt === null ? null : Math.max(0, performance.now() - state.sampledAt);
+}
+
+export function isStale() {
+  const age = ageMs();
+  return state.connection === 'lost' || (age !== null && age > staleAfterMs());
+}
+
+/** Whether this person may give orders. While that is not known: no. */
+export function mayOrder() {
+  return readOnlyBecause() === null;
+}
+
+/** Why nothing can be changed from here. @returns {string | null} */
+export function readOnlyBecause() {
+  const { info } = state;
+  if (!info) return 'it is not known yet what you may do';
+  if (!info.capabilities.orders) return `this store (${info.store.backend}) takes no orders`;
+  if (!info.caller.roles.includes('operator')) {
+    return info.caller.subject
+      ? 'your token does not have the role operator'
+      : 'this server asks for no tokens, so that everyone may look and nobody may give orders. Start it with --tokens';
+  }
+  if (state.connection === 'lost') return 'the server does not answer';
+  return null;
+}
