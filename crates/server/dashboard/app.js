@@ -61,6 +61,7 @@ const commands = {
 
 /** Another token, or none any more: nothing of what the page knows may stay. */
 function callerChanged() {
+  state.newsAt = performance.now(); // A stream takes a moment to open.
   Object.assign(state, { info: null, overview: null, sampledAt: null, login: false, problem: null, pageProblem: null, connection: 'starting', recent: [] });
   startLive(heard);
   refreshNow();
@@ -146,6 +147,7 @@ function start() {
     if (wasStale !== isStale()) changed();
     wasStale = isStale();
   });
+  state.newsAt = performance.now(); // A stream takes a moment to open.
   navigate();
   startLive(heard);
 }

@@ -28,11 +28,11 @@ export function attentionRow(item, base, options = {}) {
     ));
 }
 
-/** @param {Item} item @param {number} base */
-export function holders(item, base) {
+/** @param {Item} item @param {number} base @param {{isTable?: boolean}} [options] a table has a column for how long it is held */
+export function holders(item, base, { isTable = false } = {}) {
   const shown = item.holders.slice(0, HOLDERS_SHOWN).map((held) =>
     h('div', { key: held.token, class: 'held-by' }, holder(held.holder), holderState(item.key, held, base),
-      h('span', { class: 'quiet small' }, held.kept ? 'released ' : 'held for ', since(`held ${item.key} ${held.token}`, held.held_for_ms, base), held.kept ? ' after its grant' : '')));
+      isTable ? null : h('span', { class: 'quiet small' }, held.kept ? 'released ' : 'held for ', since(`held ${item.key} ${held.token}`, held.held_for_ms, base), held.kept ? ' after its grant' : '')));
   const more = item.holder_count - Math.min(item.holders.length, HOLDERS_SHOWN);
   return [
     shown,
@@ -44,14 +44,16 @@ export function holders(item, base) {
   ];
 }
 
-/** @param {Item} item @param {number} base */
-export function waiting(item, base) {
-  if (!item.queue_length) return h('span', { class: 'quiet' }, 'nobody');
+/** @param {Item} item @param {number} base @param {{isTable?: boolean}} [options] */
+export function waiting(item, base, { isTable = false } = {}) {
+  if (!item.queue_length) return h('span', { class: 'quiet' }, isTable ? '–' : 'nobody');
   const { oldest_wait_ms: oldest, first_waiter: first } = item;
+  const big = `${isTable ? 'strong' : 'big'} ${item.stuck ? 'bad-text' : ''}`;
   return [
-    oldest === null || oldest === undefined ? null : h('span', { class: item.stuck ? 'big bad-text' : 'big' }, since(`wait ${item.key}`, oldest, base)),
-    h('span', { class: 'whole' }, count(item.queue_length, 'waiter')),
-    first ? h('span', { class: 'quiet small' }, 'first: ', holder(first, 30)) : null,
+    h('span', { class: 'waits' },
+      oldest === null || oldest === undefined ? null : h('span', { class: big }, since(`wait ${item.key}`, oldest, base)),
+      h('span', { class: 'whole' }, count(item.queue_length, 'waiter'))),
+    first && !isTable ? h('span', { class: 'quiet small' }, 'first: ', holder(first, 30)) : null,
     item.unusual_hold ? h('span', { class: 'quiet small' }, `usually held for ${span(item.unusual_hold.usual_ms)}`) : null,
   ];
 }
@@ -69,14 +71,14 @@ function nextStep(item, base) {
   ];
 }
 
-/** One step: what to do, what it means, the command, and the button. @param {Item} item @param {Step} step @param {number} base */
-export function stepBody(item, step, base) {
+/** One step: what to do, what it means, the command, and the button. @param {Item} item @param {Step} step @param {number} base @param {boolean} [isNext] of a list, the one to take */
+export function stepBody(item, step, base, isNext = false) {
   const order = mayOrder() ? orderOf(item, step, base) : null;
   const action = actionOf(step);
   const kind = action ? KINDS[action] : null;
   const consequence = step.consequence ? foreign(step.consequence, { most: 400 }) : null;
   return h('div', { class: 'step' },
-    h('p', { class: 'say' }, h('span', null, foreign(step.text, { most: 400 })), ' ',
+    h('p', { class: 'say' }, h('span', null, foreign(step.text, { most: 400 })), ' ', isNext ? [h('span', { class: 'badge next' }, 'do this next'), ' '] : null,
       consequence && h('span', { class: kind?.promise ? 'follows bad-text' : 'follows quiet' }, kind?.promise ? icon('silent') : null, consequence)),
     step.command || order ? h('div', { class: 'do' },
       step.command ? command(step.command, `for ${item.resource}`) : null,

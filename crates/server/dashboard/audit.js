@@ -71,7 +71,7 @@ function list(params, { records }) {
 /** @param {Params} params @param {AuditPage} page */
 function pages(params, { next }) {
   if (!next && !params.after) return null;
-  return h('nav', { class: 'pages', 'aria-label': 'Pages', key: 'pages' },
+  return h('nav', { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
     params.after ? h('a', { class: 'button', key: 'first', href: address({ prefix: params.prefix ?? '' }) }, 'Newest') : null,
     next ? h('a', { class: 'button', key: 'next', href: address({ prefix: params.prefix ?? '', after: next }) }, 'Older') : null);
 }

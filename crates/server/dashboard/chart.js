@@ -25,7 +25,7 @@ export function rates(rates) {
   if (!minutes) return null;
   const each = rates.minute_ms === 60_000 ? 'minute' : `${rates.minute_ms / 1000} s`;
   return section('rates', `Per ${each}`,
-    h('div', { class: 'charts', key: 'charts' }, SHOWN.map(([field, name, tone]) => bars(field, name, rates[field] ?? [], tone))),
+    h('div', { class: 'charts three', key: 'charts' }, SHOWN.map(([field, name, tone]) => bars(field, name, rates[field] ?? [], tone))),
     h('details', { class: 'more', key: 'table' }, h('summary', null, 'As a table'), rateTable(rates, minutes)));
 }
 

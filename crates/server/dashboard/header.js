@@ -65,7 +65,7 @@ export function panels() {
   const overview = state.overview?.body;
   const { info } = state;
   return [
-    h('div', { key: 'freshness', id: 'freshness-more', class: 'panel', popover: 'auto' },
+    h('div', { key: 'freshness', id: 'freshness-more', class: 'panel', popover: 'auto', role: 'dialog', 'aria-label': 'How fresh this is' },
       h('h2', null, 'How fresh this is'),
       h('p', null, `The server looks at the store every ${Math.round(state.everyMs / 100) / 10} s. What happens and is undone between two looks is not seen here.`),
       h('dl', { class: 'facts' },
@@ -73,7 +73,7 @@ export function panels() {
         h('div', { class: 'fact' }, h('dt', null, 'Updates'), h('dd', null, state.paused ? 'paused by you' : state.connection === 'live' ? 'as they happen, by one stream for all tabs' : state.connection === 'lost' ? 'none: the server does not answer' : 'every 5 s: there is no stream. A proxy may hold it back')),
         overview ? h('div', { class: 'fact' }, h('dt', null, 'Watching since'), h('dd', null, when(overview.since))) : null,
         overview?.truncated ? h('div', { class: 'fact' }, h('dt', null, 'Not complete'), h('dd', null, 'the store has more resources than a sample holds')) : null)),
-    h('div', { key: 'account', id: 'account-more', class: 'panel', popover: 'auto' },
+    h('div', { key: 'account', id: 'account-more', class: 'panel', popover: 'auto', role: 'dialog', 'aria-label': 'Who you are' },
       h('h2', null, info?.caller.subject ? foreign(info.caller.subject, { most: 80 }) : 'Without a token'),
       h('p', { 'data-test': 'role' }, readOnlyBecause() ? `Read-only: ${readOnlyBecause()}.` : 'You may give orders: role operator.'),
       info ? h('dl', { class: 'facts' },
@@ -97,6 +97,7 @@ function account(_commands) {
 export function banner() {
   const { problem, connection, overview } = state;
   const failing = overview?.body.failing;
+  if (state.login) return null;
   if (connection === 'lost') {
     const since = state.lostSince ? ` since ${state.lostSince.toTimeString().slice(0, 8)}` : '';
     return h('p', { class: 'bad', key: 'lost' }, icon('silent'), h('span', null, h('strong', null, `The server does not answer${since}.`), overview ? ' You see its last state; the clocks have stopped. ' : ' ', 'This page tries again by itself.'));

@@ -37,7 +37,7 @@ export function drawLogin(done) {
     // Password managers want a name beside the secret.
     h('input', { type: 'text', name: 'username', autocomplete: 'username', value: 'leasehold', class: 'for-ears', tabindex: '-1', 'aria-hidden': 'true', readonly: true }),
     h('div', { class: 'field' }, h('label', { for: 'login-token' }, 'Token'),
-      h('input', { id: 'login-token', name: 'token', type: 'password', autocomplete: 'current-password', required: true, spellcheck: 'false', 'aria-invalid': form.problem ? 'true' : undefined, placeholder: 'lh_…' })),
+      h('input', { id: 'login-token', name: 'token', type: 'password', autocomplete: 'current-password', required: true, spellcheck: 'false', 'aria-invalid': form.problem ? 'true' : undefined, placeholder: 'lh_…', made: (/** @type {HTMLInputElement} */ element) => queueMicrotask(() => element.focus()) })),
     form.problem ? problemBox(form.problem) : null,
     h('div', { class: 'buttons' }, h('button', { type: 'submit', class: 'primary', id: 'login-submit', disabled: form.busy }, form.busy ? 'Logging in…' : 'Log in')),
     h('details', { class: 'more' }, h('summary', null, 'I have no token'),

@@ -35,7 +35,7 @@ export const title = 'Overview';
 /** @param {Record<string, string>} _params @param {AbortSignal} signal */
 export async function load(_params, signal) {
   const known = /** @type {Record<string, any>} */ (state.overview?.body ?? {});
-  const wanted = GROUPS.filter((group) => known[group.count] || groups.has(group.only));
+  const wanted = GROUPS.filter((group) => !state.overview || known[group.count] || groups.has(group.only));
   const asked = wanted.map(async ({ only }) => {
     /** @type {{body: Overview, base: number}} */
     const { body, base } = await get('v1/overview', { only, limit: GROUP_ROWS }, signal);
@@ -43,7 +43,7 @@ export async function load(_params, signal) {
     else groups.delete(only);
   });
   const cycles = async () => {
-    if (!known.deadlocks && !deadlocks.length) return;
+    if (state.overview && !known.deadlocks && !deadlocks.length) return;
     /** @type {{body: {deadlocks: Deadlock[]}}} */
     const { body } = await get('v1/deadlocks', {}, signal);
     deadlocks = body.deadlocks;
@@ -56,8 +56,8 @@ export function draw() {
   const { body, base } = state.overview;
   return h('div', { key: 'overview', class: 'overview' }, sentence(body, base),
     h('div', { class: 'columns' },
-      h('div', { class: 'main-column' }, stuck(body, base), deadlockSection(), ...otherGroups(body), recent(), nothingElse(body)),
-      h('aside', { class: 'side-column', 'aria-label': 'Numbers' }, numbers(body), lastHour(body), storeCard(body), rates(body.rates), kinds(body))));
+      h('div', { class: 'main-column' }, stuck(body, base), deadlockSection(), ...otherGroups(body), nothingElse(body), recent(), rates(body.rates)),
+      h('aside', { class: 'side-column', 'aria-label': 'Numbers' }, numbers(body), lastHour(body), storeCard(body), kinds(body))));
 }
 
 /** @param {Overview} body @param {number} base */

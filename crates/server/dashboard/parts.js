@@ -30,7 +30,7 @@ export function resourceLink(one, options = {}) {
 
 /** The process: its label (or else the process id and host) first, because that is what people know it by. @param {Holder} holder @param {number} [most] */
 export function holder({ label, host, pid, subject }, most = 60) {
-  const place = [h('span', { class: host.length < 24 ? 'whole' : '' }, 'host ', foreign(host, { most })), h('span', { class: 'whole' }, `, pid ${pid}`)];
+  const place = [h('span', { class: visible(host).length < 18 ? 'whole' : '' }, 'host ', foreign(host, { most }), ','), ' ', h('span', { class: 'whole' }, `pid ${pid}`)];
   const as = subject ? [', as ', foreign(subject, { most })] : [];
   const name = label ? foreign(label, { most, class: 'label' }) : h('bdi', { class: 'label' }, `${pid}@${visible(host, most)}`);
   return h('span', { class: 'holder' }, name, ' ', h('span', { class: 'process' }, ...(label ? place : ['no label']), ...as));

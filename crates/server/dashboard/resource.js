@@ -71,8 +71,8 @@ export function draw(params) {
     h('div', { class: 'columns' },
       h('div', { class: 'main-column' },
         snapshot.unreadable ? box('bad', 'unreadable', h('p', { class: 'strong' }, 'It cannot be read.'), h('p', null, foreign(snapshot.unreadable, { most: 2000 }))) : null,
-        steps(found), holdersSection(snapshot, held, found.base), queueSection(snapshot, found.base), timeline(found.timeline)),
-      h('aside', { class: 'side-column', 'aria-label': 'More about the resource' }, orders(snapshot), facts(snapshot), charts(found), auditList(found.audit), look(snapshot))));
+        steps(found), holdersSection(snapshot, held, found.base, (item?.steps ?? []).flatMap(({ token }) => token ?? [])), queueSection(snapshot, found.base), timeline(found.timeline)),
+      h('aside', { class: 'side-column', 'aria-label': 'More about the resource' }, orders(snapshot), facts(snapshot), charts(found), auditList(found.audit, snapshot.key), look(snapshot))));
 }
 
 /** Before it is in a sample: its state from what the store says, as the server tells it. @param {HeldBy} held */
@@ -114,23 +114,23 @@ function steps({ item, itemBase }) {
     h('ol', { class: 'steps numbered', key: 'steps' }, all.map((step, index) => {
       const isNext = next?.step === step.step && next.token === step.token;
       return h('li', { key: `${step.step} ${step.token ?? index}`, class: isNext ? 'is-next' : '', 'data-test': isNext ? 'next-step' : 'step', 'data-step': step.step },
-        isNext ? h('span', { class: 'badge next' }, 'next') : null, stepBody(item, step, itemBase));
+        stepBody(item, step, itemBase, isNext));
     })));
 }
 
-/** @param {Snapshot} snapshot @param {HeldBy[]} held @param {number} base */
-function holdersSection(snapshot, held, base) {
+/** @param {Snapshot} snapshot @param {HeldBy[]} held @param {number} base @param {string[]} hasSteps the tokens of holders whose orders are among the steps */
+function holdersSection(snapshot, held, base, hasSteps) {
   const locks = snapshot.foreign ?? [];
   if (snapshot.unreadable) return null;
   const more = snapshot.holder_count - held.length;
   return section('holders', held.length > 1 || locks.length > 1 ? ['Holders ', h('span', { class: 'badge' }, number(snapshot.holder_count + locks.length))] : 'Holder',
     held.length || locks.length ? null : empty('Nobody holds it.', h('p', null, 'To hold it while a command runs:'), command(`leasehold run ${quoted(snapshot.resource)} -- COMMAND`, 'that holds it')),
-    h('ul', { class: 'list', key: 'list' }, held.slice(0, SHOWN).map((one) => holderCard(snapshot, one, base)), locks.map((lock) => foreignCard(snapshot, lock, base))),
+    h('ul', { class: 'list', key: 'list' }, held.slice(0, SHOWN).map((one) => holderCard(snapshot, one, base, hasSteps.includes(one.token))), locks.map((lock) => foreignCard(snapshot, lock, base))),
     more > 0 || held.length > SHOWN ? h('p', { class: 'quiet', key: 'more' }, `and ${count(snapshot.holder_count - Math.min(held.length, SHOWN), 'more holder')}`) : null);
 }
 
-/** @param {Snapshot} snapshot @param {HeldBy} held @param {number} base */
-function holderCard(snapshot, held, base) {
+/** @param {Snapshot} snapshot @param {HeldBy} held @param {number} base @param {boolean} hasSteps */
+function holderCard(snapshot, held, base, hasSteps) {
   const give = (/** @type {string} */ action) => button(KINDS[action].button, () => openAction({ action, on: snapshot, token: held.token, held, base }), { class: KINDS[action].promise ? 'danger' : '', about: `${held.holder.label || held.holder.pid} on ${held.holder.host}`, test: `do-${action}` });
   return h('li', { key: held.token, class: 'card', 'data-test': 'holder' },
     h('div', { class: 'card-head' }, holder(held.holder, 4000), holderState(snapshot.key, held, base)),
@@ -141,10 +141,10 @@ function holderCard(snapshot, held, base) {
       snapshot.capacity > 1 ? fact('Share', `${number(held.weight)} of ${snapshot.capacity >= 0xffff_fffe ? 'all' : number(snapshot.capacity)}`) : null,
       held.handovers ? fact('Handed over', count(held.handovers, 'time')) : null,
       held.asked ? fact('Asked to finish', 'by ', foreign(held.asked.by), ': ', foreign(held.asked.why, { most: 1000 })) : null,
-      held.note !== undefined ? fact('Note', h('pre', { class: 'note', tabindex: '0' }, foreign(held.note, { most: 8000 }))) : null,
+      held.note !== undefined ? fact('Note', h('pre', { class: 'note', tabindex: '0' }, foreign(held.note, { most: 8000, lines: true }))) : null,
       held.note_base64 ? fact('Note, in base64', h('pre', { class: 'note', tabindex: '0' }, visible(held.note_base64, 8000))) : null),
-    mayOrder() && !held.kept ? h('div', { class: 'buttons start' }, held.evicting ? null : give('ask'), held.evicting ? null : give('evict'), give('evict-now')) : null,
-    mayOrder() && held.kept ? h('div', { class: 'buttons start' }, give('evict-now')) : null);
+    mayOrder() && !held.kept && !hasSteps ? h('div', { class: 'buttons start' }, held.evicting ? null : give('ask'), held.evicting ? null : give('evict'), give('evict-now')) : null,
+    mayOrder() && held.kept && !hasSteps ? h('div', { class: 'buttons start' }, give('evict-now')) : null);
 }
 
 /** @param {Snapshot} snapshot @param {import('./types/api').Foreign} lock @param {number} base */

@@ -101,10 +101,10 @@ function list(params, { body, base }) {
   if (!body.items.length) return nothing(params);
   const rows = steady(`resources ${asked}`.replaceAll('"', "'"), body.items).map((item) => row(item.key, [
     ['Resource', [h('div', { class: 'resource-cell' }, resourceLink(item), h('span', { class: 'quiet small' }, modeOf(item)))]],
-    ['Holder', h('div', { class: 'stack' }, holders(item, base))],
+    ['Holder', h('div', { class: 'stack' }, holders(item, base, { isTable: true }))],
     ['Held for', item.oldest_hold_ms === null || item.oldest_hold_ms === undefined ? h('span', { class: 'quiet' }, '–') : since(`hold ${item.key}`, item.oldest_hold_ms, base)],
-    ['Waiting', h('div', { class: 'stack' }, waiting(item, base))],
-    ['Note', h('div', { class: 'marks' }, marksOf(item).map((one) => mark(one)))],
+    ['Waiting', h('div', { class: 'stack' }, waiting(item, base, { isTable: true }))],
+    ['Stands out', h('div', { class: 'marks' }, marksOf(item).map((one) => mark(one)))],
   ]));
   return h('div', { 'data-steady': `resources ${asked}`.replaceAll('"', "'"), key: 'list' }, table('Resources', ['Resource', 'Holder', 'Held for', 'Waiting', 'What stands out'], rows, 'resources'));
 }
@@ -126,7 +126,7 @@ function pages(params, body) {
     if (!body.next) return;
     trail = after ? [...trail.slice(0, at + 1), body.next] : [body.next];
   };
-  return h('nav', { class: 'pages', 'aria-label': 'Pages', key: 'pages' },
+  return h('nav', { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
     after ? h('a', { class: 'button', key: 'first', href: address({ ...params, after: '' }) }, 'First page') : null,
     after && back ? h('a', { class: 'button', key: 'back', href: address({ ...params, after: back }) }, 'Page before') : null,
     body.next ? h('a', { class: 'button', key: 'next', rel: 'next', href: address({ ...params, after: body.next }), on: { click: remember } }, `Next ${ROWS}`) : null);

@@ -38,7 +38,7 @@ function cutTo(text, most) {
 
 /**
  * Text from outside, isolated from the direction of the text around it.
- * @param {string} text @param {{most?: number, class?: string}} [options]
+ * @param {string} text @param {{most?: number, class?: string, lines?: boolean}} [options] `lines`: line breaks are shown as such
  */
 export function foreign(text, options = {}) {
   const { most = SHORT } = options;
@@ -46,6 +46,7 @@ export function foreign(text, options = {}) {
   const parts = [];
   let from = 0;
   for (const match of cut.matchAll(HIDDEN)) {
+    if (options.lines && match[0] === '\n') continue;
     parts.push(cut.slice(from, match.index), h('span', { class: 'escaped', title: 'a character that is not visible' }, escaped(match[0])));
     from = match.index + match[0].length;
   }

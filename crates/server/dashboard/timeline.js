@@ -10,6 +10,7 @@ import { changeWords } from './words.js';
 /** @typedef {import('./types/api').Change} Change */
 
 const SHOWN = 100;
+const AUDIT_SHOWN = 5;
 
 /** @param {Timeline | null} past */
 export function timeline(past) {
@@ -34,17 +35,18 @@ function entry(change, index, length) {
   return h('li', { key: length - index, class: words.tone, 'data-kind': change.kind },
     h('span', { class: 'bead' }, icon(words.icon, words.tone)),
     h('div', null,
-      h('p', null, h('strong', null, words.name), ' ', change.holder ? holder(change.holder, 80) : null),
+      h('p', null, h('strong', null, words.name), change.holder ? [h('span', { class: 'quiet' }, ' · '), holder(change.holder, 80)] : null),
       h('p', { class: 'quiet small' }, when(change.at), facts.length ? ` · ${facts.join(' · ')}` : '', change.token ? [' · token ', h('code', null, change.token)] : null),
       change.by || change.why ? h('p', { class: 'small' }, change.by ? ['by ', foreign(change.by), change.why ? ': ' : ''] : null, change.why ? foreign(change.why, { most: 1000 }) : null) : null));
 }
 
-/** @param {import('./types/api').AuditRecord[] | null} records */
-export function auditList(records) {
+/** @param {import('./types/api').AuditRecord[] | null} records @param {string} key of the resource */
+export function auditList(records, key) {
   if (!records) return null;
   if (!records.length) return section('audit', 'Audit', h('p', { class: 'quiet', key: 'none' }, 'No operator has given an order.'));
-  return section('audit', 'Audit', h('ol', { class: 'audit-list', key: 'list' }, records.map((record, index) => h('li', { key: `${record.at_us} ${record.command} ${index}`, 'data-test': 'audit-record' },
+  return section('audit', 'Audit', h('ol', { class: 'audit-list', key: 'list' }, records.slice(0, AUDIT_SHOWN).map((record, index) => h('li', { key: `${record.at_us} ${record.command} ${index}`, 'data-test': 'audit-record' },
     h('p', null, h('strong', null, foreign(record.command)), record.done ? '' : h('span', { class: 'mark warn' }, icon('info'), 'came too late: nothing was done')),
     h('p', { class: 'small' }, foreign(record.why, { most: 1000 })),
-    h('p', { class: 'quiet small' }, foreign(record.by), ' · ', when(record.at))))));
+    h('p', { class: 'quiet small' }, foreign(record.by), ' · ', when(record.at))))),
+    records.length > AUDIT_SHOWN ? h('p', { class: 'small', key: 'all' }, h('a', { href: `#/audit?${new URLSearchParams({ prefix: key })}` }, `All ${records.length} orders`)) : null);
 }
