@@ -190,6 +190,24 @@ impl Connections {
         }
     }
 
+    /// The client of a member, whether or not it is the one in use. One that is made is kept.
+    pub(crate) async fn member(&self, index: usize) -> Result<Arc<MemberClient>, StoreError> {
+        let known = self.slots()[index].member.clone();
+        if let Some(member) = known {
+            return Ok(member);
+        }
+        let made = MemberClient::new(self.connect_to(index).await?);
+        // Another caller may have been faster.
+        Ok(Arc::clone(self.slots()[index].member.get_or_insert(made)))
+    }
+
+    /// Drops the client of a member if the connection may be at fault, so that the next one connects.
+    pub(crate) fn forget_if_broken(&self, index: usize, used: &Arc<MemberClient>, error: &StoreError) {
+        if error.breaks_connection() {
+            self.slots()[index].member.take_if(|member| Arc::ptr_eq(member, used));
+        }
+    }
+
     async fn connect_to(&self, index: usize) -> Result<Client, StoreError> {
         let (host, port) = &self.config.hosts[index];
         let options = self.connect_options()?;

@@ -29,6 +29,7 @@ impl Etcd {
             Query::Resources(listing) => self.resources(listing).await,
             Query::Audit(listing) => self.audit(listing).await,
             Query::Leaks(listing) => self.leaks(listing).await,
+            Query::Nodes => Ok(self.nodes().await),
             _ => {
                 let message =
                     "etcd has no locks of other programs to list: they have a lease, and end with it";

@@ -59,6 +59,7 @@
 //! | `acquire::first_transaction`, `::decide`, `::finish` | the fast path; the pure decision; what follows from it |
 //! | `acquire::together` | many claims in one transaction |
 //! | `connection`, `call_member` | connections to the members; sending a request, timeouts, failover |
+//! | `nodes` | `inspect` of the members themselves |
 //! | `transaction`, `verify_reply` | transactions as data; whether a reply belongs to its request |
 //! | `read_resource`, `resource_view` | reads a resource; its contenders, holders, waiters and blockers |
 //! | `keys`, `claim_record` | the stored keys and values |
@@ -83,6 +84,7 @@ mod keys;
 mod lease_pool;
 mod lifetime;
 mod local_claims;
+mod nodes;
 mod order;
 mod read_resource;
 mod release;

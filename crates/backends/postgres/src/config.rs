@@ -33,6 +33,8 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) connections: usize,
     pub(crate) queue_max: u32,
+    /// Connects to a standby too, to look at it.
+    pub(crate) any_role: bool,
     namespace: Option<String>,
 }
 
@@ -63,6 +65,7 @@ impl Config {
             connect_timeout: TIMEOUT_DEFAULT,
             connections: CONNECTIONS_DEFAULT,
             queue_max: Limits::default().queue,
+            any_role: false,
             namespace: None,
         }
     }
@@ -185,6 +188,11 @@ impl Config {
     pub fn pretend_queue_max(mut self, queue_max: u32) -> Config {
         self.queue_max = queue_max;
         self
+    }
+
+    /// The same configuration for one of the hosts, whatever its role is.
+    pub(crate) fn of_any_role(&self, host: usize) -> Config {
+        Config { hosts: vec![self.hosts[host].clone()], any_role: true, ..self.clone() }
     }
 
     /// All hosts with their ports, for error texts.

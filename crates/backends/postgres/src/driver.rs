@@ -61,9 +61,10 @@ fn settings(config: &Config) -> Result<tokio_postgres::Config> {
     }
     // Never `Prefer`: it would go on without protection if the server has no TLS.
     settings.ssl_mode(if config.tls { SslMode::Require } else { SslMode::Disable });
+    // Passes over standbys: with several hosts, the driver goes on to the next one.
+    let role = if config.any_role { TargetSessionAttrs::Any } else { TargetSessionAttrs::ReadWrite };
     settings
-        // Passes over standbys: with several hosts, the driver goes on to the next one.
-        .target_session_attrs(TargetSessionAttrs::ReadWrite)
+        .target_session_attrs(role)
         .connect_timeout(config.connect_timeout)
         // A host that is gone sends nothing: only the kernel can find out. ADR 0022.
         .tcp_user_timeout(config.silence_max())

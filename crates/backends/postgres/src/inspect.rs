@@ -74,6 +74,7 @@ impl Postgres {
             Query::Audit(listing) => self.audit(listing).await,
             // There are no records without an expiry: the columns `ends` are NOT NULL.
             Query::Leaks(_) => Ok(Page::Leaks { found: Vec::new(), next: None }),
+            Query::Nodes => Ok(self.nodes().await),
             Query::Foreign { .. } => Err(Error::new(
                 ErrorKind::Unsupported,
                 "PostgreSQL has no foreign keys to list: leasehold has a schema of its own there",

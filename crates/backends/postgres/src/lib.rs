@@ -20,6 +20,7 @@
 //! | `backend` | the struct [`Postgres`] and the trait impl, which calls the verbs |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | the verbs, one file each |
 //! | `acquire_many`, `release_many`, `batch` | many claims, or releases, in one statement (ADR 0040) |
+//! | `nodes` | `inspect` of the servers themselves |
 //! | `statements`, `reply` | the statements that the verbs send, and how their rows are read |
 //! | `config` | the settings, and the URL that they are read from |
 //! | `connections` | all connections: which one a request gets, when one is opened or closed |
@@ -44,6 +45,7 @@ mod error;
 mod exclusive_use;
 mod inspect;
 mod listener;
+mod nodes;
 mod order;
 mod release;
 mod release_many;

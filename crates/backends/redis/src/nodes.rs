@@ -4,7 +4,7 @@
 //! node that is cut off from the others answers, and refuses every key.
 
 use leasehold_core::{NodeStatus, Page};
-use leasehold_support::ask_nodes::{NodeQuestion, ask_all, name_of, not_counting, timed};
+use leasehold_support::ask_nodes::{NodeQuestion, ask_all, name_of, not_counting, timed_over_connection};
 use redis::{Cmd, Value};
 
 use crate::{
@@ -46,27 +46,31 @@ fn name_before(node: &PrimaryNode) -> String {
     }
 }
 
-/// Asks a server. The connection may have broken while nobody used it: then it is asked once more, on a new one.
-async fn ask(node: &PrimaryNode) -> Result<NodeStatus, StoreError> {
-    match try_ask(node).await {
-        Err(error) if error.breaks_connection() => try_ask(node).await,
-        outcome => outcome,
-    }
-}
-
-async fn try_ask(node: &PrimaryNode) -> Result<NodeStatus, StoreError> {
+/// The replies to the questions, in their order.
+async fn send_questions(node: &PrimaryNode) -> Result<(Vec<Reply>, String), StoreError> {
     let connections = &node.connections;
     let connection = connections.get().await?;
     let questions: &[Cmd] = &[command(&["TIME"]), command(&["ROLE"]), command(&["CLUSTER", "INFO"])];
     let questions = if connections.config.cluster { questions } else { &questions[..2] };
-    let asked = connections.send_all(&connection, questions);
-    let (replies, trip) = timed(connections.clock(), asked).await;
+    let replies = connections.send_all(&connection, questions).await;
+    // A server that does not answer fails all of them alike.
+    match replies.first() {
+        Some(Err(error)) if error.breaks_connection() => Err(error.clone()),
+        _ => Ok((replies, name(&connection.address))),
+    }
+}
+
+async fn ask(node: &PrimaryNode) -> Result<NodeStatus, StoreError> {
+    let connections = &node.connections;
+    let asked = || send_questions(node);
+    let asked = timed_over_connection(connections.clock(), asked, StoreError::breaks_connection).await;
+    let ((replies, name), trip) = asked?;
     let mut replies = replies.into_iter().map(allowed);
     let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::missing_reply()));
     let time = next()?.map(read_time).transpose()?;
     let replicas = next()?.map(server_info::replica_count).transpose()?;
     let cluster = if connections.config.cluster { next()? } else { None };
-    let status = trip.answered(name(&connection.address), time);
+    let status = trip.answered(name, time);
     if let Some(online) = replicas.filter(|online| *online < needed(connections)) {
         return Ok(not_counting(status, too_few_follow(online, needed(connections))));
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Environment, ErrorKind, NodeStatus, QuorumNode, Result,
+    Error, ErrorKind, NodeStatus, Result,
     quorum_node::{Health, standing::reason_without_vote},
 };
 use leasehold_support::{
-    ask_nodes::{ANSWER_WITHIN, RoundTrip, down, not_counting, silent, timed},
+    ask_nodes::{ANSWER_WITHIN, RoundTrip, down, not_counting, silent, timed_over_connection},
     race::{Either, first},
 };
 
@@ -22,7 +22,10 @@ impl QuorumState {
         let mut requests = NodeRequests::new();
         for (number, handle) in self.nodes.iter().enumerate() {
             let (node, environment) = (Arc::clone(&handle.node), Arc::clone(&self.environment));
-            requests.send(number, async move { ask(&*node, &*environment).await });
+            requests.send(number, async move {
+                let is_broken = |error: &Error| error.kind() == ErrorKind::Unavailable;
+                timed_over_connection(&*environment, || node.health(), is_broken).await
+            });
         }
         let mut replies: Vec<Option<Result<TimedHealth>>> = self.nodes.iter().map(|_| None).collect();
         let mut timer = self.environment.sleep(ANSWER_WITHIN);
@@ -65,18 +68,4 @@ impl QuorumState {
 /// Whether no client has seen this run of the server: then this one looks at the set now.
 fn was_not_looked_at(health: &Health) -> bool {
     health.mark.as_ref().is_none_or(|mark| mark.run != health.run)
-}
-
-/// Asks a node. The connection may be one that broke while nobody used it. So a node that does not answer is asked once more,
-/// which connects, and then again: the round trip is without connecting.
-async fn ask(node: &dyn QuorumNode, environment: &dyn Environment) -> Result<TimedHealth> {
-    let (health, trip) = timed(environment, node.health()).await;
-    match health {
-        Err(error) if error.kind() == ErrorKind::Unavailable => {
-            node.health().await?;
-            let (health, trip) = timed(environment, node.health()).await;
-            Ok((health?, trip))
-        }
-        health => Ok((health?, trip)),
-    }
 }

@@ -17,7 +17,7 @@ use crate::common::{
 };
 
 /// Enables users on a cluster: `app` has only the permission that it needs.
-fn with_users(cluster: EtcdCluster) -> EtcdCluster {
+pub(crate) fn with_users(cluster: EtcdCluster) -> EtcdCluster {
     for words in [
         ["user", "add", "root:secret"].as_slice(),
         &["role", "add", "leases"],

@@ -12,4 +12,5 @@ mod guarantees_page;
 mod leases;
 mod members;
 mod misdelivery;
+mod nodes;
 mod together;
