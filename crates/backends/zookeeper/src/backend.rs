@@ -57,6 +57,14 @@ impl ZooKeeper {
         self.current_session.get().await
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        self.current_session.config()
+    }
+
+    pub(crate) fn environment(&self) -> &dyn Environment {
+        &*self.environment
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.environment.now()
     }

@@ -54,6 +54,10 @@ impl CurrentSession {
         }
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The current session, or a new one if the last one is over.
     pub(crate) async fn get(&self) -> Result<Arc<Session>, StoreError> {
         self.connect_once.get(|| self.unless_over(), || self.replace()).await

@@ -24,6 +24,9 @@ struct PageBounds<'a> {
 
 impl ZooKeeper {
     pub(crate) async fn try_inspect(&self, query: &Query) -> Result<Page, StoreError> {
+        if matches!(query, Query::Nodes) {
+            return Ok(self.nodes().await);
+        }
         match self.inspect_once(query).await {
             // A query changes nothing, so it can be repeated on a new session.
             Err(error) if error.session_ended => self.inspect_once(query).await,

@@ -58,6 +58,7 @@
 //! | `tombstone` | tombstones |
 //! | `audit` | the audit trail of operators |
 //! | `resource_view` | reads contenders and their nodes |
+//! | `nodes` | `inspect` of the servers themselves |
 //! | `local_claims` | what this process remembers of its claims, and how waiters are woken |
 //! | `transaction` | transactions whose replies are checked |
 //! | `together` | many requests at once |
@@ -76,6 +77,7 @@ mod evaluate;
 mod inspect;
 mod local_claims;
 mod marker;
+mod nodes;
 mod order;
 mod paths;
 mod recover;

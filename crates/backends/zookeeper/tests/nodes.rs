@@ -1,0 +1,59 @@
+//! What is said about the servers themselves.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{client, eventually};
+use leasehold::{Client, NodeStatus};
+use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
+
+/// A server may take a second. The rest is for a loaded machine.
+const BOUNDED: Duration = Duration::from_secs(5);
+
+async fn nodes(client: &Client) -> Vec<NodeStatus> {
+    let started = Instant::now();
+    let nodes = client.nodes().await.expect("a dead server is no error");
+    assert!(started.elapsed() < BOUNDED, "{:?}: {nodes:?}", started.elapsed());
+    nodes
+}
+
+fn why(node: &NodeStatus) -> &str {
+    assert_eq!(node.counts, node.why.is_none(), "{node:?}");
+    node.why.as_deref().unwrap_or("it counts")
+}
+
+fn named<'a>(nodes: &'a [NodeStatus], server: &ZooKeeperServer) -> &'a NodeStatus {
+    let name = format!("127.0.0.1:{}", server.port());
+    nodes.iter().find(|node| node.name == name).expect("every server of the URL is named")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_servers_a_frozen_one_and_a_dead_one_are_named() {
+    let ensemble = tokio::task::block_in_place(Ensemble::start);
+    let client = client(&ensemble.url()).await;
+    let up = nodes(&client).await;
+    assert_eq!(up.len(), 3);
+    assert!(
+        up.iter().all(|node| node.counts && node.round_trip.is_some() && node.clocks.is_none()),
+        "{up:?}"
+    );
+    let leader = tokio::task::block_in_place(|| ensemble.leader());
+    let followers: Vec<_> =
+        ensemble.servers().iter().filter(|server| server.port() != leader.port()).collect();
+    followers[0].freeze();
+    let frozen = nodes(&client).await;
+    assert_eq!(why(named(&frozen, followers[0])), "no answer within 1s");
+    assert_eq!(why(named(&frozen, leader)), "it counts");
+    followers[0].thaw();
+    followers[0].kill();
+    eventually("it is gone", || async {
+        why(named(&nodes(&client).await, followers[0])).ends_with("connection refused")
+    })
+    .await;
+    // The last one answers, and has no majority.
+    followers[1].kill();
+    eventually("no majority", || async { why(named(&nodes(&client).await, leader)).contains("majority") })
+        .await;
+}
