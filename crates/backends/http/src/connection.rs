@@ -28,7 +28,7 @@ use hyper_util::client::legacy::{
     connect::{CaptureConnection, capture_connection},
 };
 use leasehold_api::{API_HEADER, JSON, Problem, REQUEST_HEADER, STORE_HEADER, fields::StoreId};
-use leasehold_core::{Environment, Error, RequestId, RequestIds, Result, Timestamp};
+use leasehold_core::{Environment, Error, RequestId, RequestIds, Result, Timestamp, WallTime};
 use leasehold_support::race::{Either, first};
 use serde::de::DeserializeOwned;
 
@@ -203,6 +203,10 @@ impl Connections {
             environment,
             config,
         })
+    }
+
+    pub(crate) fn wall(&self) -> WallTime {
+        self.environment.wall()
     }
 
     /// The store of the first answer.

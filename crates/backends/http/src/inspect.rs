@@ -29,6 +29,7 @@ impl Http {
                 let page: LeaksPage = self.get(routes::LEAKS, &LeaksQuery::foreign(pattern, listing)).await?;
                 Ok(page.to_core())
             }
+            Query::Nodes => self.nodes().await,
             _ => Err(Error::new(ErrorKind::Unsupported, "the API of the server does not have this query")),
         }
     }

@@ -33,6 +33,7 @@
 //! | `config` | [`Config`] and its URL |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | the verbs |
 //! | `list` | a list of requests in one call, and the outcome of each |
+//! | `nodes` | `inspect` of the servers of the store |
 //! | `wait_requests` | how waiters share requests |
 //! | `connection` | sends a request and checks that the answer belongs to it |
 //! | `connector`, `tls` | opens a connection |
@@ -49,6 +50,7 @@ mod credentials;
 mod error;
 mod inspect;
 mod list;
+mod nodes;
 mod order;
 mod release;
 mod renew;

@@ -21,6 +21,7 @@ async fn the_servers_are_named_and_count(ctx: &TestContext) {
             Ok(Page::Nodes(nodes)) => nodes,
             Ok(other) => panic!("another page than the servers: {other:?}"),
             Err(error) => {
+                assert!(error.to_string().contains("servers"), "it says why: {error}");
                 assert_eq!(
                     (error.kind(), error.effect()),
                     (ErrorKind::Unsupported, Effect::None),
