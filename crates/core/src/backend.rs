@@ -66,7 +66,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// without a place: when anything has changed since the cursor. In any case after `at_most`.
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()>;
 
-    /// Reads the state of resources, or the audit trail. Changes nothing.
+    /// Reads the state of resources, the audit trail, or how the servers of the store are. Changes nothing.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
     /// Carries out an operator's command, and writes it to the audit trail in the same step.

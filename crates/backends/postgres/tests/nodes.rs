@@ -80,6 +80,29 @@ async fn a_server_without_room_for_another_connection_counts() {
     assert_eq!(why(&nodes(&client).await[0]), "it counts");
 }
 
+/// Answers everything with the beginning of another protocol.
+async fn liar() -> u16 {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.readable().await;
+            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_is_no_database_is_named_beside_the_one_that_counts() {
+    let server = PostgresServer::start();
+    let hosts = format!("{},127.0.0.1:{}", place(&server), liar().await);
+    let client = client(&format!("postgres://postgres@{hosts}/postgres")).await;
+    let found = nodes(&client).await;
+    assert_eq!((found.len(), why(&found[0])), (2, "it counts"));
+    assert!(!found[1].counts && !why(&found[1]).contains('\n'), "{found:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_hosts_the_standby_and_the_dead_one_do_not_count() {
     let primary = PostgresServer::durable();

@@ -188,24 +188,38 @@ async fn a_restarted_node_is_quarantined_and_a_node_with_another_password_is_nam
     eventually("it is quarantined", || async { why(&nodes(&client).await[0]).contains("quarantined") }).await;
 }
 
-/// The other nodes are a majority, so the client starts without it.
+/// Answers everything with the beginning of another protocol.
+async fn liar() -> u16 {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.readable().await;
+            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    port
+}
+
+/// The other nodes are a majority, so the client starts without them.
 #[tokio::test]
-async fn a_node_that_accepts_and_never_answers_delays_nothing() {
+async fn a_mute_node_and_a_lying_one_delay_nothing() {
     let mute = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
     let mute_port = mute.local_addr().expect("it listens").port();
-    let set = RedisNodes::long_lived(2, GATE);
+    let set = RedisNodes::long_lived(3, GATE);
     for server in &set.servers {
-        let mark = server.command(&["GET", "lock:v1:birth"]).replace("|2|", "|3|");
+        let mark = server.command(&["GET", "lock:v1:birth"]).replace("|3|", "|5|");
         server.command(&["SET", "lock:v1:birth", &mark]);
     }
-    let ports = set.servers.iter().map(RedisServer::port).chain([mute_port]);
+    let ports = set.servers.iter().map(RedisServer::port).chain([mute_port, liar().await]);
     let client = connect(&RedisNodes::url_of(ports)).await;
     let found = nodes(&client).await;
-    assert_eq!(found.iter().map(|node| node.counts).collect::<Vec<_>>(), [true, true, false]);
-    assert!(why(&found[2]).contains("no answer"), "{found:?}");
+    assert_eq!(found.iter().map(|node| node.counts).collect::<Vec<_>>(), [true, true, true, false, false]);
+    assert!(why(&found[3]).contains("no answer"), "{found:?}");
+    assert!(!why(&found[4]).is_empty() && !why(&found[4]).contains('\n'), "{found:?}");
     let lease = client.lease("report", "42").wait(TIMEOUT).acquire().await;
-    let lease = lease.expect("two of three are a majority");
-    lease.release().await.expect("two of three are a majority");
+    let lease = lease.expect("three of five are a majority");
+    lease.release().await.expect("three of five are a majority");
 }
 
 #[tokio::test]

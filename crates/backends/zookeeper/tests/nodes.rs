@@ -29,6 +29,29 @@ fn named<'a>(nodes: &'a [NodeStatus], server: &ZooKeeperServer) -> &'a NodeStatu
     nodes.iter().find(|node| node.name == name).expect("every server of the URL is named")
 }
 
+/// Answers everything with the beginning of another protocol.
+async fn liar() -> u16 {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.readable().await;
+            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_host_that_is_no_zookeeper_is_named_beside_the_one_that_counts() {
+    let server = ZooKeeperServer::start();
+    let url = server.url().replace("/?", &format!(",127.0.0.1:{}/?", liar().await));
+    let client = client(&url).await;
+    let found = nodes(&client).await;
+    assert_eq!((found.len(), why(&found[0])), (2, "it counts"));
+    assert!(why(&found[1]).contains("does not answer as ZooKeeper"), "{found:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_three_servers_a_frozen_one_and_a_dead_one_are_named() {
     let ensemble = tokio::task::block_in_place(Ensemble::start);

@@ -76,6 +76,31 @@ async fn of_three_members_a_frozen_one_and_a_dead_one_are_named() {
     .await;
 }
 
+/// Answers everything with the beginning of another protocol.
+async fn liar() -> u16 {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.readable().await;
+            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_host_that_is_no_member_is_named_beside_the_one_that_counts() {
+    let cluster = EtcdCluster::start(1);
+    let other = EtcdCluster::start(1);
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", cluster.ports()[0], liar().await);
+    let client = client(&format!("etcd://{hosts},127.0.0.1:{}", other.ports()[0])).await;
+    let found = nodes(&client).await;
+    assert_eq!((found.len(), why(&found[0])), (3, "it counts"));
+    assert!(!found[1].counts && !why(&found[1]).contains('\n'), "{found:?}");
+    assert!(why(&found[2]).contains("another etcd cluster"), "{found:?}");
+}
+
 #[tokio::test]
 async fn a_user_with_the_least_permissions_may_ask() {
     let cluster = with_users(EtcdCluster::start(1));
