@@ -19,7 +19,8 @@
 //! | `file_state` | whether a file has changed: tokens, certificates |
 //! | `sampler` | looks at all resources, for the overview and for events |
 //! | `next_steps` | what can be done about a resource that needs attention |
-//! | `store_health` | how the store and its servers do |
+//! | `store_health`, `findings` | how the store and its servers do, and what is worth knowing of it |
+//! | `jobs` | the records of jobs on a schedule |
 //! | `metrics` | what the server counts |
 //! | `access` | who the caller is and what it may do: tokens, roles, namespaces, rates |
 //! | `spans`, `traces` | spans of requests and of calls of the store; for OpenTelemetry, with the feature `otel` |
@@ -33,8 +34,10 @@ mod config;
 mod connection;
 mod dashboard;
 mod file_state;
+mod findings;
 mod guard;
 mod hangup;
+mod jobs;
 mod listener;
 mod metrics;
 mod next_steps;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_api::ProblemKind;
+use leasehold_api::{ProblemKind, store::CallsBody};
 use leasehold_core::Verb;
 
 /// The upper bounds of the buckets, in seconds.
@@ -46,6 +46,26 @@ impl Histogram {
         let bucket = BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(BUCKETS.len());
         self.counts[bucket] += 1;
         self.sum += seconds;
+    }
+
+    fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// This part of all took at most so many milliseconds: estimated within a bucket, as Prometheus does. `None` if there are none.
+    fn quantile_ms(&self, part: f64) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let as_number = |count: u64| count as f64;
+        let wanted = as_number(self.total()) * part;
+        let (mut below, mut lower) = (0.0, 0.0);
+        for (count, upper) in self.counts.iter().zip(BUCKETS) {
+            let count = as_number(*count);
+            if count > 0.0 && below + count >= wanted {
+                return Some(1000.0 * (lower + (upper - lower) * (wanted - below) / count));
+            }
+            (below, lower) = (below + count, upper);
+        }
+        (self.total() > 0).then_some(1000.0 * lower)
     }
 
     fn write(&self, text: &mut String, name: &str, label: &str) {
@@ -104,6 +124,22 @@ impl Metrics {
         if failed {
             *counts.store_failed.entry(verb.as_str()).or_default() += 1;
         }
+    }
+
+    /// The calls of the store since the start, by verb.
+    pub(crate) fn store_calls(&self) -> Vec<CallsBody> {
+        let counts = self.counts();
+        let of = |verb: Verb| {
+            let histogram = counts.store.get(verb.as_str()).copied().unwrap_or_default();
+            CallsBody {
+                verb: verb.as_str().to_owned(),
+                count: histogram.total(),
+                errors: counts.store_failed.get(verb.as_str()).copied().unwrap_or(0),
+                p50_ms: histogram.quantile_ms(0.5),
+                p99_ms: histogram.quantile_ms(0.99),
+            }
+        };
+        VERBS.map(of).to_vec()
     }
 
     /// The text of `/metrics`, with these routes.
@@ -196,5 +232,20 @@ impl Counts {
             let count = self.store_failed.get(verb.as_str()).copied().unwrap_or(0);
             let _ = writeln!(text, "{name}{{verb=\"{}\"}} {count}", verb.as_str());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_estimated_within_their_bucket() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.quantile_ms(0.5), None);
+        (0..100).for_each(|_| histogram.record(Duration::from_millis(4)));
+        assert_eq!(histogram.quantile_ms(0.5), Some(3.75), "the middle of 2.5 to 5 ms");
+        (0..10).for_each(|_| histogram.record(Duration::from_secs(40)));
+        assert_eq!(histogram.quantile_ms(0.99), Some(30_000.0), "above all buckets");
     }
 }

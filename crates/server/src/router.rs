@@ -42,12 +42,14 @@ enum Route {
     Terraform,
     Timeline,
     Deadlocks,
+    Jobs,
+    Store,
     Login,
     Logout,
 }
 
 impl Route {
-    const ALL: [(Route, &'static str); 18] = [
+    const ALL: [(Route, &'static str); 20] = [
         (Route::Acquire, paths::ACQUIRE),
         (Route::Renew, paths::RENEW),
         (Route::Release, paths::RELEASE),
@@ -64,6 +66,8 @@ impl Route {
         (Route::Terraform, paths::TERRAFORM),
         (Route::Timeline, paths::TIMELINE),
         (Route::Deadlocks, paths::DEADLOCKS),
+        (Route::Jobs, paths::JOBS),
+        (Route::Store, paths::STORE),
         (Route::Login, paths::LOGIN),
         (Route::Logout, paths::LOGOUT),
     ];
@@ -92,6 +96,8 @@ impl Route {
             | Route::Events
             | Route::Timeline
             | Route::Deadlocks
+            | Route::Jobs
+            | Route::Store
             | Route::Info
             | Route::Metrics => Method::GET,
         }
@@ -118,6 +124,8 @@ impl Route {
             | Route::Events
             | Route::Timeline
             | Route::Deadlocks
+            | Route::Jobs
+            | Route::Store
             | Route::Info
             | Route::Metrics => Role::Viewer,
             Route::Leaks | Route::Orders => Role::Operator,
@@ -336,6 +344,8 @@ async fn dispatch(
         Route::Leaks => Box::pin(routes::leaks::answer(&call, body::query(uri)?)),
         Route::Timeline => Box::pin(routes::timeline::answer(&call, body::query(uri)?)),
         Route::Deadlocks => Box::pin(routes::deadlocks::answer(&call)),
+        Route::Jobs => Box::pin(routes::jobs::answer(&call)),
+        Route::Store => return Ok(routes::store::answer(&call).await),
         Route::Overview => Box::pin(routes::overview::answer(&call, body::query(uri)?)),
         Route::Terraform => {
             Box::pin(routes::terraform::answer(&call, head.method.clone(), body::query(uri)?, bytes))

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    access::Access, body::BodyMemory, config::Config, listener, metrics::Metrics, places::Places,
+    access::Access, body::BodyMemory, config::Config, jobs::Jobs, listener, metrics::Metrics, places::Places,
     sampler::Sampler, session_deadlines::SessionDeadlines, store::Store, store_health::StoreHealth,
 };
 
@@ -26,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) places: Arc<Places>,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) health: Arc<StoreHealth>,
+    pub(crate) jobs: Jobs,
     /// One permit for each claim that may wait, and for each open stream.
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) draining: watch::Sender<bool>,
@@ -143,6 +144,7 @@ impl Server {
                 config.sampling,
             ),
             health,
+            jobs: Jobs::new(Arc::clone(&backend), Arc::clone(&environment), config.timeouts.store),
             waiters: Arc::new(Semaphore::new(config.limits.waiters.min(Semaphore::MAX_PERMITS))),
             draining: watch::Sender::new(false),
             metrics,

@@ -58,12 +58,9 @@ fn form(method: &str, path: &str, resource: &str) -> Form {
         "/v1/terraform" => Form::One(query(format!("resource={resource}"), json!({"ID": "an-id"}))),
         "/v1/resources" | "/v1/audit" | "/v1/overview" => Form::List(request(Value::Null)),
         "/v1/leaks" => Form::Everything(request(Value::Null)),
-        // A stream: `events.rs` reads it.
-        "/v1/events" => Form::None(request(Value::Null)),
-        // Who waits for whom: `deadlocks.rs`.
-        "/v1/deadlocks" | "/v1/info" | "/metrics" | "/healthz" | "/readyz" | "/openapi.json" => {
-            Form::None(request(Value::Null))
-        }
+        // `events.rs` reads the stream; `incidents.rs`, `jobs.rs` and `store.rs` look for what the others show.
+        "/v1/events" | "/v1/deadlocks" | "/v1/jobs" | "/v1/store" | "/v1/info" | "/metrics" | "/healthz"
+        | "/readyz" | "/openapi.json" => Form::None(request(Value::Null)),
         "/v1/login" | "/v1/logout" => Form::None(request(json!({"token": "lh_00000000_0"}))),
         other => panic!("{method} {other} has no line in this test: say how it is about resources"),
     }

@@ -14,12 +14,14 @@ use crate::{
         AuditPage, AuditQuery, LeaksPage, LeaksQuery, ResourceQuery, ResourcesPage, ResourcesQuery,
         SnapshotBody,
     },
+    jobs::JobsReply,
     login::{LoginBody, LoginReply},
     orders::{OrderBody, OrderReply},
     overview::{OverviewQuery, OverviewReply},
     release::{ReleaseBody, ReleaseReply},
     renew::{RenewBody, RenewReply},
     routes,
+    store::StoreReply,
     terraform::{LockInfo, LockReply, TerraformQuery, UnlockReply},
     timeline::{TimelineQuery, TimelineReply},
     wait::{WaitBody, WaitReply},
@@ -46,6 +48,8 @@ pub(super) fn all(schemas: &mut Schemas) -> Vec<Operation> {
         events(schemas),
         timeline(schemas),
         deadlocks(schemas),
+        jobs(schemas),
+        store(schemas),
         info(schemas),
         log_in(schemas),
         log_out(),
@@ -405,6 +409,56 @@ fn deadlocks(schemas: &mut Schemas) -> Operation {
         .role("viewer")
         .reply(200, "Possible deadlocks.", &schemas.reply::<DeadlocksReply>(), &example)
         .store()
+}
+
+fn jobs(schemas: &mut Schemas) -> Operation {
+    let schedule = json!({
+        "name": "cleanup", "schedule": "30 2 * * * Europe/Berlin", "next_at": "2026-11-19T01:30:00Z", "last_tick_at": "2026-11-18T01:30:00Z",
+        "last_outcome": "ok", "last_success_at": "2026-11-18T01:30:00Z", "failures": 0, "missed": 0, "recorded": 100, "holder": null,
+        "host": "build-7", "resource": "cron/cleanup",
+        "sentence": "cleanup: the tick of 2026-11-18T01:30:00Z succeeded; the next one is at 2026-11-19T01:30:00Z",
+    });
+    let election = json!({
+        "resource": "election/primary", "key": "election/primary", "leader": {"host": "build-7", "pid": 811, "label": ""}, "token": TOKEN,
+        "note": "http://build-7:8080", "held_for_ms": 61_000, "remaining_ms": 29_000, "state": "renewing", "candidates": 2,
+    });
+    Operation::get(routes::JOBS, "jobs")
+        .about(
+            "look",
+            "See jobs on a schedule, and who leads",
+            "The jobs that `leasehold cron` and the library keep records of, and the holders that have published a note, as the leader of \
+             an election does.",
+        )
+        .role("viewer")
+        .reply(
+            200,
+            "Schedules by namespace and name, and elections by key.",
+            &schemas.reply::<JobsReply>(),
+            &json!({"schedules": [schedule], "elections": [election]}),
+        )
+        .store()
+}
+
+fn store(schemas: &mut Schemas) -> Operation {
+    let example = json!({
+        "backend": "redlock", "level": "quorum", "because": "a majority of independent nodes", "state": "degraded",
+        "sentence": "redlock, degraded: 4 of 5 servers count",
+        "calls": [{"verb": "acquire", "count": 212, "errors": 0, "p50_ms": 0.6, "p99_ms": 2.4}],
+        "nodes": [{"name": "10.0.0.1:6379", "counts": true, "why": null, "round_trip_ms": 0.4, "clock_ahead_ms": -3.1}],
+        "quorum": {"nodes": 5, "up": 4, "needed": 3, "margin": 1},
+        "findings": [{
+            "severity": "warning", "title": "10.0.0.2:6379 does not count", "detail": "it refused the connection.", "fix": "Bring it back.",
+        }],
+    });
+    Operation::get(routes::STORE, "store")
+        .about(
+            "look",
+            "See how the store does",
+            "Its calls, its servers and what is worth knowing. It also answers while the store does not. Addresses of servers are shown to \
+             operators whose token is for all namespaces and kinds; others see `node 1`.",
+        )
+        .role("viewer")
+        .reply(200, "How it does.", &schemas.reply::<StoreReply>(), &example)
 }
 
 fn info(schemas: &mut Schemas) -> Operation {

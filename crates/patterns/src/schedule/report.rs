@@ -29,6 +29,12 @@ pub struct CronReport {
     pub next: Option<TickTime>,
     /// How much the tick after the last one is overdue.
     pub late_by: Option<Duration>,
+    /// How many ticks are recorded: the newest ones.
+    pub recorded: u32,
+    /// How many of them failed or lost their lease.
+    pub failures: u32,
+    /// How many of them did not run, because the run before them had not ended.
+    pub skipped: u32,
 }
 
 /// A tick is not late within this time: machines are busy, and clocks differ.
@@ -105,5 +111,20 @@ fn report_on(
     let next_after = |time| schedule.as_ref().and_then(|schedule| schedule.next_after(time));
     let late_by = next_after(*tick).map(|due| due.until(now)).filter(|late| *late > GRACE);
     let (tick, record, host, next) = (*tick, record.clone(), host.clone(), next_after(now.max(*tick)));
-    Some(CronReport { job, tick, record, host, last_success, next, late_by })
+    let count = |is_one: fn(&TickOutcome) -> bool| {
+        let found = ticks.values().filter(|(record, _)| is_one(&record.outcome)).count();
+        u32::try_from(found).unwrap_or(u32::MAX)
+    };
+    Some(CronReport {
+        job,
+        tick,
+        record,
+        host,
+        last_success,
+        next,
+        late_by,
+        recorded: count(|_| true),
+        failures: count(|outcome| matches!(outcome, TickOutcome::Failed(_) | TickOutcome::Lost)),
+        skipped: count(|outcome| *outcome == TickOutcome::Skipped),
+    })
 }

@@ -68,7 +68,8 @@ impl Counts {
         match kind {
             ChangeKind::Granted => self.granted += 1,
             ChangeKind::TakenOver => {
-                (self.granted, self.taken_over) = (self.granted + 1, self.taken_over + 1)
+                self.granted += 1;
+                self.taken_over += 1;
             }
             ChangeKind::Released => self.released += 1,
             ChangeKind::Expired => self.expired += 1,

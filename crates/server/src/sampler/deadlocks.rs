@@ -63,9 +63,9 @@ struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     fn of(snapshots: impl Iterator<Item = &'a Snapshot>) -> Graph<'a> {
-        let mut graph = Graph::default();
         // Nobody is stuck at a resource without a queue, and nobody is in the way there.
-        graph.resources = snapshots.filter(|snapshot| !snapshot.queue.is_empty()).collect();
+        let resources = snapshots.filter(|snapshot| !snapshot.queue.is_empty()).collect();
+        let mut graph = Graph { resources, ..Graph::default() };
         for (resource, snapshot) in graph.resources.clone().into_iter().enumerate() {
             let mut holders = Vec::new();
             for by in snapshot.holders.iter().filter(|by| !by.kept) {

@@ -9,7 +9,10 @@ use leasehold_api::{
 };
 use leasehold_core::{HeldBy, Snapshot};
 
-use crate::next_steps::{self, Facts};
+use crate::{
+    jobs::RECORD_KINDS,
+    next_steps::{self, Facts},
+};
 
 /// Times of the same thing in two samples that differ by less are taken as the same, so that the order of items is steady.
 const STEADY_WITHIN_US: u64 = 1_000_000;
@@ -21,8 +24,6 @@ const UNUSUAL_TIMES: u64 = 3;
 const UNUSUAL_FROM_MS: u64 = 10_000;
 /// The beginning of a note that is kept.
 const NOTE_CHARS: usize = 200;
-/// Kinds of resources whose notes are records of other parts of leasehold: ticks of jobs.
-const RECORD_KINDS: [&str; 2] = ["tick", "tick-end"];
 
 /// One resource.
 #[derive(Debug)]
