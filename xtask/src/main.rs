@@ -5,6 +5,7 @@ mod audit;
 mod bench;
 mod beside;
 mod build;
+mod dashboard;
 mod disk;
 mod examples;
 mod links;
@@ -29,6 +30,7 @@ cargo xtask build            the program with every backend, at target/release/l
 cargo xtask test [STEP…]     everything that must pass before a change is merged; or only the named steps
 cargo xtask api              write the public API of each crate to its api.txt, after a change on purpose
 cargo xtask openapi          write the OpenAPI document of the HTTP API to crates/api/openapi.json
+cargo xtask screenshots      take the pictures of the README: docs/images/dashboard-*.png
 cargo xtask soak [MINUTES] [BACKEND…]
                              new random cases on the backends and in the simulator; 30 minutes by default
 cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` lists the parts), or a bench target by name
@@ -49,16 +51,17 @@ fn main() -> ExitCode {
         ("bench", _) => bench::run(&args),
         ("build", None) => build::run(&args),
         ("test", None) => test::run(&args),
+        ("screenshots", None) => dashboard::screenshots(&args),
         ("soak", None) => soak::run(&args),
         ("audit", None) => audit::run(&args),
         ("api", None) => api::write(),
         ("openapi", None) => openapi::write(),
         ("" | "help" | "-h" | "--help", _)
-        | ("build" | "test" | "api" | "openapi" | "soak" | "audit", Some("-h" | "--help")) => {
+        | ("build" | "test" | "api" | "openapi" | "screenshots" | "soak" | "audit", Some("-h" | "--help")) => {
             print!("{USAGE}");
             Ok(())
         }
-        ("build" | "test" | "api" | "openapi" | "soak" | "audit", Some(option)) => {
+        ("build" | "test" | "api" | "openapi" | "screenshots" | "soak" | "audit", Some(option)) => {
             Err(format!("unknown option {option}\n\n{USAGE}"))
         }
         (other, _) => Err(format!("there is no command called {other:?}\n\n{USAGE}")),

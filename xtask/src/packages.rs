@@ -15,6 +15,7 @@ const TO_BUILD: &[(&str, &str)] = &[
 
 /// Debian packages that only the tests need, and why. A backend whose tests start a server adds a line.
 const TO_TEST: &[(&str, &str)] = &[
+    ("chromium", "the browser of the tests of the dashboard"),
     ("e2fsprogs", "makes the file system on which the SQLite tests simulate a power cut"),
     ("mount", "mounts that file system, as root"),
     ("etcd-client", "etcdctl, which contends for the same locks in the etcd tests"),
@@ -35,6 +36,12 @@ const TO_TEST: &[(&str, &str)] = &[
     ("redis-server", "the servers of the Redis tests"),
 ];
 
+/// Debian packages that the tests of the dashboard need, the program that each one brings, and why. Node may come from elsewhere.
+const NODE: &[(&str, &str, &str)] = &[
+    ("nodejs", "node", "runs the tests of the dashboard"),
+    ("npm", "npm", "installs the libraries of the tests of the dashboard"),
+];
+
 /// Debian packages that only `cargo xtask bench peers` needs, the program that each one brings, and why.
 const TO_COMPARE: &[(&str, &str, &str)] = &[
     ("default-jdk-headless", "javac", "builds the peers that are written in Java"),
@@ -51,7 +58,7 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 /// Installs everything that the tests need.
 pub(crate) fn install() -> Result<(), String> {
     components()?;
-    install_missing(&[TO_BUILD, TO_TEST].concat())
+    install_missing(&[TO_BUILD, TO_TEST, &without_program(NODE)].concat())
 }
 
 /// Installs everything that a build of all backends needs.
@@ -66,11 +73,15 @@ pub(crate) fn install_for_peers() {
     if let Err(why) = install_missing(&[TO_BUILD, TO_TEST].concat()) {
         println!("{why}\n");
     }
-    let missing = TO_COMPARE.iter().filter(|(_, program, _)| !is_on_path(program));
-    let missing: Vec<(&str, &str)> = missing.map(|(package, _, why)| (*package, *why)).collect();
-    if let Err(why) = install_missing(&missing) {
+    if let Err(why) = install_missing(&without_program(TO_COMPARE)) {
         println!("{why}\n");
     }
+}
+
+/// The packages whose program is not there yet, from wherever.
+fn without_program<'a>(packages: &[(&'a str, &str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let missing = packages.iter().filter(|(_, program, _)| !is_on_path(program));
+    missing.map(|(package, _, why)| (*package, *why)).collect()
 }
 
 fn is_on_path(program: &str) -> bool {

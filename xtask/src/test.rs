@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
 use crate::{
-    api, beside, build, cargo, disk, examples, links, packages, publishing, schemathesis, steps::Steps,
+    api, beside, build, cargo, dashboard, disk, examples, links, packages, publishing, schemathesis,
+    steps::Steps,
 };
 
 /// How many seeds the simulator runs. A failure names its seed, which repeats it.
@@ -26,6 +27,7 @@ const STEPS: &[Step] = &[
     ("docs", docs),
     ("tests", tests),
     ("schemathesis", schemathesis::run),
+    ("dashboard", dashboard::run),
     ("examples", examples::run_all),
     ("simulator", simulator),
     ("planted", planted_bugs),

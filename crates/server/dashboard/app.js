@@ -51,11 +51,15 @@ const commands = {
   },
   search(/** @type {string} */ text, /** @type {boolean} */ isFinal) {
     clearTimeout(searchTimer);
-    const { page, params } = route();
     // While the list is open it follows the typing; elsewhere Enter opens it.
-    if (page !== 'resources' && !isFinal) return;
-    const to = resources.address(page === 'resources' ? { ...params, q: text, after: '' } : { q: text });
-    searchTimer = setTimeout(() => go(to, { replace: page === 'resources' }), isFinal ? 0 : SEARCH_PAUSE_MS);
+    if (route().page !== 'resources' && !isFinal) return;
+    const open = () => {
+      // Asked for again: a person may have chosen a kind or another page meanwhile.
+      const { page, params } = route();
+      if (page !== 'resources' && !isFinal) return;
+      go(resources.address(page === 'resources' ? { ...params, q: text, after: '' } : { q: text }), { replace: page === 'resources' });
+    };
+    searchTimer = setTimeout(open, isFinal ? 0 : SEARCH_PAUSE_MS);
   },
 };
 
