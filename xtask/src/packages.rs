@@ -16,6 +16,7 @@ const TO_BUILD: &[(&str, &str)] = &[
 /// Debian packages that only the tests need, and why. A backend whose tests start a server adds a line.
 const TO_TEST: &[(&str, &str)] = &[
     ("chromium", "the browser of the tests of the dashboard"),
+    ("fonts-dejavu-core", "the letters in the pictures of the dashboard"),
     ("e2fsprogs", "makes the file system on which the SQLite tests simulate a power cut"),
     ("mount", "mounts that file system, as root"),
     ("etcd-client", "etcdctl, which contends for the same locks in the etcd tests"),
