@@ -291,3 +291,42 @@ async fn what_is_no_leasehold_server_is_told_in_one_line() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn the_servers_of_the_store_are_those_that_the_server_names() {
+    let liar = Liar::start().await;
+    let http = open(&url(liar.port)).await;
+    let ask = || async { http.inspect(&Query::Nodes).await };
+    let reply = |nodes: Value| {
+        json!({
+            "backend": "redlock", "level": "quorum", "because": "", "state": "degraded", "sentence": "", "calls": [],
+            "nodes": nodes, "quorum": null, "findings": [],
+        })
+        .to_string()
+    };
+    let named = json!([
+        {"name": "10.0.0.1:6379", "counts": true, "why": null, "round_trip_ms": 0.5, "clock_ahead_ms": 30_000.0},
+        {"name": "node 2", "counts": false, "why": "no answer", "round_trip_ms": null, "clock_ahead_ms": null},
+    ]);
+    liar.says("200 OK", &ours(), &reply(named));
+    let nodes = ask().await.unwrap().into_nodes();
+    assert_eq!((nodes.len(), nodes[0].counts, nodes[1].why.as_deref()), (2, true, Some("no answer")));
+    assert_eq!(nodes[0].round_trip, Some(Duration::from_micros(500)));
+    let (theirs, ours_now) = nodes[0].clocks.unwrap();
+    assert_eq!(theirs.as_micros() - ours_now.as_micros(), 30_000_000);
+    assert_eq!(liar.seen.lock().unwrap().last().unwrap(), "/v1/store");
+
+    liar.says("200 OK", &ours(), &reply(Value::Null));
+    let none = ask().await.unwrap_err();
+    assert_eq!(kind_and_effect(&none), (ErrorKind::Unsupported, Effect::None), "{none:?}");
+    assert!(none.to_string().contains("no servers"), "{none}");
+
+    liar.says("404 Not Found", &ours(), "{}");
+    let old = ask().await.unwrap_err();
+    assert_eq!(kind_and_effect(&old), (ErrorKind::Unsupported, Effect::None), "{old:?}");
+    assert!(old.to_string().contains("earlier version"), "{old}");
+
+    liar.says("200 OK", &ours(), r#"{"nodes": 7}"#);
+    let unreadable = ask().await.unwrap_err();
+    assert_eq!(kind_and_effect(&unreadable), (ErrorKind::Unavailable, Effect::None), "{unreadable:?}");
+}
