@@ -58,11 +58,11 @@ function list(params, { records }) {
     return empty('No operator has given an order.', h('p', null, 'An order asks or evicts a holder, or pauses a resource. It always has a reason, and stays here. To ask the holder of a resource to finish:'), command('leasehold ask report/1 --token TOKEN --by 30s --reason WHY', 'that asks a holder to finish'));
   const rows = records.map((record) => row(`${record.at_us} ${record.key} ${record.command} ${record.token ?? ''}`, [
     ['When', when(record.at)],
-    ['Order', h('span', { class: 'strong' }, foreign(record.command))],
+    ['Order', h('span', { class: 'strong whole' }, foreign(record.command, { most: 30 }))],
     ['Resource', resourceLink(record)],
-    ['Outcome', record.done ? h('span', { class: 'mark good' }, icon('ok'), 'done') : h('span', { class: 'mark warn', title: 'The holder had changed' }, icon('info'), 'too late: nothing was done')],
+    ['Outcome', record.done ? h('span', { class: 'mark good' }, icon('ok'), 'done') : h('span', { class: 'mark warn', title: 'The holder had changed' }, icon('info'), 'too late: nothing done')],
     ['Reason', h('span', { class: 'reason' }, foreign(record.why, { most: 1000 }))],
-    ['Operator', foreign(record.by)],
+    ['Operator', h('span', { class: record.by.length < 24 ? 'whole' : '' }, foreign(record.by))],
     ['Token', record.token ? h('code', null, record.token) : h('span', { class: 'quiet' }, '–')],
   ]));
   return table('Orders', ['When', 'Order', 'Resource', 'Outcome', 'Reason', 'Operator', 'Token'], rows, 'audit');

@@ -15,7 +15,7 @@ const LIST = [['/', 'find a resource'], ['p', 'pause and go on with live updates
 export function startKeys(commands) {
   addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-    const at = /** @type {HTMLElement} */ (event.target);
+    const at = event.target instanceof HTMLElement ? event.target : document.body;
     if (event.key === 'Escape' && at.id === 'search') return at.blur();
     if (isDialogOpen() || at.closest('input, textarea, select, [contenteditable]')) return;
     if (read(KEPT) === 'off') return;
