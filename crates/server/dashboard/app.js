@@ -109,7 +109,7 @@ function drawAll() {
   patch(at('banner'), banner());
   patch(at('panels'), panels());
   patch(at('footer'), footer());
-  patch(at('main'), state.login ? drawLogin(loggedIn) : [state.pageProblem ? h('div', { key: 'problem', class: 'page' }, problemBox(state.pageProblem)) : null, known.draw(params)]);
+  patch(at('main'), state.login ? drawLogin(loggedIn) : [state.pageProblem ? h('div', { key: 'problem', class: 'refused' }, problemBox(state.pageProblem)) : null, known.draw(params)]);
   const stuck = state.overview?.body.stuck;
   const title = state.login ? 'Log in' : typeof known.title === 'function' ? known.title(params) : known.title;
   document.title = `${stuck ? `(${stuck} stuck) ` : ''}${title} · leasehold`;

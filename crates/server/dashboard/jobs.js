@@ -3,7 +3,7 @@
 import { get } from './api.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
-import { command, empty, holder, holderState, resourceLink, row, section, since, table } from './parts.js';
+import { command, empty, holder, holderState, linkTo, resourceLink, row, section, since, table } from './parts.js';
 import { count, foreign, number, when, ZONE } from './text.js';
 
 /** @typedef {import('./types/api').Jobs} Jobs */
@@ -54,22 +54,22 @@ function schedules(all) {
   const rows = sorted.map((job) => {
     const [name, tone, text] = OUTCOMES[job.last_outcome] ?? ['dot', 'plain', job.last_outcome];
     return row(job.name, [
-      ['Job', h('div', { class: 'resource-cell' }, resourceLink({ resource: job.name, key: job.resource }), h('code', { class: 'quiet small' }, foreign(job.schedule)))],
+      ['Job', h('div', { class: 'resource-cell' }, h('a', { href: linkTo({ resource: job.resource, key: job.resource }), class: 'name' }, foreign(job.name)), h('code', { class: 'quiet small' }, foreign(job.schedule)))],
       ['Last tick', h('div', { class: 'stack' }, h('span', { class: `mark ${tone}` }, icon(name), foreign(text)), when(job.last_tick_at))],
       ['Next tick', when(job.next_at)],
-      ['Failed', bad(job.failures)],
-      ['Missed', bad(job.missed)],
+      ['Failed', bad(job.failures, job.recorded)],
+      ['Missed', bad(job.missed, job.recorded)],
       ['Running on', job.holder ? holder(job.holder) : h('span', { class: 'quiet' }, 'not running')],
-      ['In words', h('span', { class: 'reason' }, foreign(job.sentence, { most: 300 }))],
+      ['In words', h('span', { class: 'reason' }, foreign(job.sentence, { most: 300 }), job.error && !job.sentence.includes(job.error) ? [' ', foreign(job.error, { most: 300 })] : null)],
     ]);
   });
   return section('schedules', 'Schedules', table('Schedules', ['Job', 'Last tick', 'Next tick', 'Failed', 'Missed', 'Running on', 'In words'], rows, 'jobs'),
     h('p', { class: 'quiet small', key: 'zone' }, `Times are in ${ZONE}.`));
 }
 
-/** @param {number | undefined} n */
-function bad(n) {
-  return n === undefined || n === null ? h('span', { class: 'quiet' }, '–') : h('span', { class: n ? 'bad-text strong' : 'quiet' }, number(n));
+/** @param {number | undefined} n @param {number | undefined} all */
+function bad(n, all) {
+  return n === undefined || n === null ? h('span', { class: 'quiet' }, '–') : h('span', { class: n ? 'bad-text strong' : 'quiet', title: all === undefined ? undefined : `of the last ${count(all, 'tick')}` }, number(n));
 }
 
 /** @param {Election[]} all @param {number} base */

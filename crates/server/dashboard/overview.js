@@ -113,6 +113,8 @@ function otherGroups(body) {
     const total = /** @type {Record<string, any>} */ (body)[field] ?? 0;
     const rows = steady(only, group?.items.filter(({ key }) => !shown.has(key)) ?? []);
     if (!group || !total) return null;
+    // All of them are shown above: only the order for all of them at once is left to show.
+    if (!rows.length && total <= group.items.length && !(only === 'gone' && mayOrder())) return null;
     const above = group.items.length - rows.length;
     rows.forEach(({ key }) => shown.add(key));
     return section(only, [`${title} `, badge(total)],
@@ -147,7 +149,7 @@ function nothingElse(body) {
   if (!none.length) return null;
   const list = none.length > 1 ? `${none.slice(0, -1).join(', ')} or ${none.at(-1)}` : none[0];
   const all = !body.stuck && !body.gone && !body.unusual && !body.paused && !body.deadlocks && !body.unreadable;
-  if (!all) return h('p', { class: 'nothing quiet', key: 'nothing' }, icon('ok', 'good'), ` ${body.stuck || body.gone || body.unusual || body.paused ? 'Nothing else is' : 'Nothing is'} ${list}.`);
+  if (!all) return h('p', { class: 'nothing quiet', key: 'nothing' }, icon('ok', 'good'), ` No resource is ${list}.`);
   return section('all-well', 'All is well', h('div', { class: 'well' }, icon('ok', 'good'), h('div', null,
     h('p', null, `No resource is ${list}.`),
     body.oldest_hold ? h('p', { class: 'quiet' }, 'The longest hold is ', resourceLink(body.oldest_hold, { most: 60 }), '. ', h('a', { href: '#/resources?sort=hold&only=held' }, 'See all that are held')) : null)));
@@ -206,12 +208,14 @@ function storeCard(body) {
 /** @param {Overview} body */
 function kinds(body) {
   if (!body.kinds?.length) return null;
-  const shown = body.kinds.slice(0, 8);
+  const inUse = body.kinds.filter(({ held, waiting }) => held || waiting);
+  const shown = inUse.slice(0, 8);
+  if (!shown.length) return null;
   return section('kinds', 'Kinds', h('table', { class: 'small-table', key: 'table' },
     h('thead', null, h('tr', null, ['Kind', 'Held', 'Waiting', 'Stuck'].map((name) => h('th', { scope: 'col', key: name }, name)))),
     h('tbody', null, shown.map((kind) => h('tr', { key: kind.kind },
       h('th', { scope: 'row' }, h('a', { href: `#/resources?${new URLSearchParams({ kind: kind.kind })}`, class: 'name' }, foreign(kind.kind, { most: 40 }))),
       h('td', null, number(kind.held)), h('td', null, number(kind.waiting)), h('td', { class: kind.stuck ? 'bad-text strong' : '' }, number(kind.stuck)))))),
-    body.kinds.length > shown.length ? h('p', { class: 'quiet small', key: 'more' }, `and ${number(body.kinds.length - shown.length)} more kinds`) : null);
+    inUse.length > shown.length ? h('p', { class: 'quiet small', key: 'more' }, `and ${count(inUse.length - shown.length, 'more kind')}`) : null);
 }
 

@@ -179,6 +179,8 @@ export type Schedule = {
   last_outcome: string;
   failures?: number;
   missed?: number;
+  recorded?: number;
+  error?: string;
   holder?: Holder | null;
   resource: string;
   sentence: string;
