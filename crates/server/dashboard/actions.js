@@ -37,20 +37,32 @@ export const KINDS = {
     button: 'Ask to finish…',
     title: 'Ask the holder to finish',
     confirm: 'Ask',
-    consequence: () => 'The holder learns of this at its next renewal. A program gets an event, a command a signal. Nothing else happens: it keeps the lease until it gives it back.',
-    duration: { name: 'within_ms', label: 'Time for the holder', choices: [['10 s', 10_000], ['30 s', 30_000], ['2 min', 2 * MINUTE], ['10 min', 10 * MINUTE]] },
+    consequence: () =>
+      'The holder learns of this at its next renewal. A program gets an event, a command a signal. Nothing else happens: it keeps the lease until it gives it back.',
+    duration: {
+      name: 'within_ms',
+      label: 'Time for the holder',
+      choices: [
+        ['10 s', 10_000],
+        ['30 s', 30_000],
+        ['2 min', 2 * MINUTE],
+        ['10 min', 10 * MINUTE],
+      ],
+    },
   },
   evict: {
     button: 'Evict at expiry…',
     title: 'Evict the holder at its expiry',
     confirm: 'Evict at expiry',
-    consequence: ({ held }) => `Its lease is not renewed any more${held ? ` and ends within ${span(held.ttl_ms ?? held.remaining_ms)}` : ''}. A holder that is alive is told, and stops in time. Nobody else is granted before that.`,
+    consequence: ({ held }) =>
+      `Its lease is not renewed any more${held ? ` and ends within ${span(held.ttl_ms ?? held.remaining_ms)}` : ''}. A holder that is alive is told, and stops in time. Nobody else is granted before that.`,
   },
   'evict-now': {
     button: 'Evict now…',
     title: 'Evict the holder now',
     confirm: 'Evict now',
-    consequence: () => 'The lease ends at once, and the next claim may be granted at once. The holder learns of it only at its next renewal: until then, two may run.',
+    consequence: () =>
+      'The lease ends at once, and the next claim may be granted at once. The holder learns of it only at its next renewal: until then, two may run.',
     promise: 'I know that its work has ended, or that two at once do no harm.',
   },
   'evict-foreign': {
@@ -65,7 +77,16 @@ export const KINDS = {
     title: 'Pause the resource',
     confirm: 'Pause',
     consequence: () => 'Nothing is granted until the pause ends. Who holds it keeps it and may renew. Waiters keep their places.',
-    duration: { name: 'lasting_ms', label: 'For how long', choices: [['10 min', 10 * MINUTE], ['30 min', 30 * MINUTE], ['2 h', 120 * MINUTE], ['24 h', 1440 * MINUTE]] },
+    duration: {
+      name: 'lasting_ms',
+      label: 'For how long',
+      choices: [
+        ['10 min', 10 * MINUTE],
+        ['30 min', 30 * MINUTE],
+        ['2 h', 120 * MINUTE],
+        ['24 h', 1440 * MINUTE],
+      ],
+    },
   },
   resume: {
     button: 'Resume…',
@@ -77,7 +98,8 @@ export const KINDS = {
     button: 'Change the capacity…',
     title: 'Change the capacity',
     confirm: 'Change the capacity',
-    consequence: () => 'New claims must name the new capacity; those that name another one are refused. Who holds a part keeps it, also if it is now more than the whole.',
+    consequence: () =>
+      'New claims must name the new capacity; those that name another one are refused. Who holds a part keeps it, also if it is now more than the whole.',
   },
 };
 

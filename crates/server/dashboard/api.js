@@ -19,7 +19,9 @@ export class Problem extends Error {
 
   /** The server, or the way to it, has failed; this says nothing about the request. */
   get isOutage() {
-    return this.status === 0 || this.status === 502 || this.status === 504 || (this.status === 503 && this.kind !== 'unavailable');
+    return (
+      this.status === 0 || this.status === 502 || this.status === 504 || (this.status === 503 && this.kind !== 'unavailable')
+    );
   }
 }
 
@@ -34,7 +36,8 @@ export function asProblem(error) {
 /** @param {string} path @param {Record<string, string | number | null | undefined>} [query] */
 export function address(path, query = {}) {
   const search = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) if (value !== '' && value !== null && value !== undefined) search.set(name, String(value));
+  for (const [name, value] of Object.entries(query))
+    if (value !== '' && value !== null && value !== undefined) search.set(name, String(value));
   const text = search.toString();
   return text ? `${path}?${text}` : path;
 }

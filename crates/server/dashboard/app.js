@@ -5,11 +5,12 @@ import * as audit from './audit.js';
 import { freeze, startClock } from './clock.js';
 import { announce } from './copy.js';
 import { h, patch } from './dom.js';
-import { banner, footer, header, panels } from './header.js';
+import { header } from './header.js';
 import * as jobs from './jobs.js';
 import { openKeys, startKeys } from './keys.js';
 import { startLive, stopLive, tellCallerChanged } from './live.js';
 import { drawLogin } from './login.js';
+import { banner, footer, panels } from './notices.js';
 import * as overview from './overview.js';
 import { problemBox } from './parts.js';
 import { checkSilence, openPage, refresh, refreshNow } from './refresh.js';
@@ -66,7 +67,16 @@ const commands = {
 /** Another token, or none any more: nothing of what the page knows may stay. */
 function callerChanged() {
   state.newsAt = performance.now(); // A stream takes a moment to open.
-  Object.assign(state, { info: null, overview: null, sampledAt: null, login: false, problem: null, pageProblem: null, connection: 'starting', recent: [] });
+  Object.assign(state, {
+    info: null,
+    overview: null,
+    sampledAt: null,
+    login: false,
+    problem: null,
+    pageProblem: null,
+    connection: 'starting',
+    recent: [],
+  });
   startLive(heard);
   refreshNow();
 }
@@ -109,7 +119,15 @@ function drawAll() {
   patch(at('banner'), banner());
   patch(at('panels'), panels());
   patch(at('footer'), footer());
-  patch(at('main'), state.login ? drawLogin(loggedIn) : [state.pageProblem ? h('div', { key: 'problem', class: 'refused' }, problemBox(state.pageProblem)) : null, known.draw(params)]);
+  patch(
+    at('main'),
+    state.login
+      ? drawLogin(loggedIn)
+      : [
+          state.pageProblem ? h('div', { key: 'problem', class: 'refused' }, problemBox(state.pageProblem)) : null,
+          known.draw(params),
+        ],
+  );
   const stuck = state.overview?.body.stuck;
   const title = state.login ? 'Log in' : typeof known.title === 'function' ? known.title(params) : known.title;
   document.title = `${stuck ? `(${stuck} stuck) ` : ''}${title} · leasehold`;
@@ -140,7 +158,8 @@ function start() {
   });
   at('panels').addEventListener('click', (event) => {
     const id = /** @type {Element} */ (event.target).closest('button')?.id;
-    if (id === 'show-keys' || id === 'logout') document.querySelectorAll('[popover]').forEach((panel) => /** @type {HTMLElement} */ (panel).hidePopover());
+    if (id === 'show-keys' || id === 'logout')
+      document.querySelectorAll('[popover]').forEach((panel) => /** @type {HTMLElement} */ (panel).hidePopover());
     if (id === 'show-keys') openKeys();
     if (id === 'logout') void commands.logout();
   });

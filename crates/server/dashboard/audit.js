@@ -32,11 +32,46 @@ export async function load(params, signal) {
 /** @param {Params} params */
 export function draw(params) {
   const isAsked = asked === JSON.stringify(queryOf(params));
-  return h('div', { class: 'page', key: 'audit' },
-    h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Audit'), h('p', { class: 'quiet' }, `What operators have ordered, newest first. Times are in ${ZONE}.`)),
-    h('div', { class: 'tools', key: 'tools' }, h('div', { class: 'selects' }, h('label', null, h('span', null, 'Resources that begin with'),
-      h('input', { id: 'audit-prefix', type: 'text', value: params.prefix ?? '', placeholder: 'report/', autocomplete: 'off', spellcheck: 'false', on: { input: (/** @type {any} */ event) => search(event.target.value) } })))),
-    found ? h('div', { key: 'found', class: isAsked ? '' : 'old', 'aria-busy': isAsked ? undefined : 'true' }, list(params, found), pages(params, found)) : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the audit trail…'));
+  return h(
+    'div',
+    { class: 'page', key: 'audit' },
+    h(
+      'div',
+      { class: 'page-head' },
+      h('h1', { tabindex: '-1' }, 'Audit'),
+      h('p', { class: 'quiet' }, `What operators have ordered, newest first. Times are in ${ZONE}.`),
+    ),
+    h(
+      'div',
+      { class: 'tools', key: 'tools' },
+      h(
+        'div',
+        { class: 'selects' },
+        h(
+          'label',
+          null,
+          h('span', null, 'Resources that begin with'),
+          h('input', {
+            id: 'audit-prefix',
+            type: 'text',
+            value: params.prefix ?? '',
+            placeholder: 'report/',
+            autocomplete: 'off',
+            spellcheck: 'false',
+            on: { input: (/** @type {any} */ event) => search(event.target.value) },
+          }),
+        ),
+      ),
+    ),
+    found
+      ? h(
+          'div',
+          { key: 'found', class: isAsked ? '' : 'old', 'aria-busy': isAsked ? undefined : 'true' },
+          list(params, found),
+          pages(params, found),
+        )
+      : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the audit trail…'),
+  );
 }
 
 /** @param {string} prefix */
@@ -53,25 +88,44 @@ function address(params) {
 
 /** @param {Params} params @param {AuditPage} page */
 function list(params, { records }) {
-  if (!records.length && params.prefix) return empty('No order is found.', h('p', null, 'No order was given for a resource that begins like this.'));
+  if (!records.length && params.prefix)
+    return empty('No order is found.', h('p', null, 'No order was given for a resource that begins like this.'));
   if (!records.length)
-    return empty('No operator has given an order.', h('p', null, 'An order asks or evicts a holder, or pauses a resource. It always has a reason, and stays here. To ask the holder of a resource to finish:'), command('leasehold ask report/1 --token TOKEN --by 30s --reason WHY', 'that asks a holder to finish'));
-  const rows = records.map((record) => row(`${record.at_us} ${record.key} ${record.command} ${record.token ?? ''}`, [
-    ['When', when(record.at)],
-    ['Order', h('span', { class: 'strong whole' }, foreign(record.command, { most: 30 }))],
-    ['Resource', resourceLink(record)],
-    ['Outcome', record.done ? h('span', { class: 'mark good' }, icon('ok'), 'done') : h('span', { class: 'mark warn', title: 'The holder had changed' }, icon('info'), 'too late: nothing done')],
-    ['Reason', h('span', { class: 'reason' }, foreign(record.why, { most: 1000 }))],
-    ['Operator', h('span', { class: record.by.length < 24 ? 'whole' : '' }, foreign(record.by))],
-    ['Token', record.token ? h('code', null, record.token) : h('span', { class: 'quiet' }, '–')],
-  ]));
+    return empty(
+      'No operator has given an order.',
+      h(
+        'p',
+        null,
+        'An order asks or evicts a holder, or pauses a resource. It always has a reason, and stays here. To ask the holder of a resource to finish:',
+      ),
+      command('leasehold ask report/1 --token TOKEN --by 30s --reason WHY', 'that asks a holder to finish'),
+    );
+  const rows = records.map((record) =>
+    row(`${record.at_us} ${record.key} ${record.command} ${record.token ?? ''}`, [
+      ['When', when(record.at)],
+      ['Order', h('span', { class: 'strong whole' }, foreign(record.command, { most: 30 }))],
+      ['Resource', resourceLink(record)],
+      [
+        'Outcome',
+        record.done
+          ? h('span', { class: 'mark good' }, icon('ok'), 'done')
+          : h('span', { class: 'mark warn', title: 'The holder had changed' }, icon('info'), 'too late: nothing done'),
+      ],
+      ['Reason', h('span', { class: 'reason' }, foreign(record.why, { most: 1000 }))],
+      ['Operator', h('span', { class: record.by.length < 24 ? 'whole' : '' }, foreign(record.by))],
+      ['Token', record.token ? h('code', null, record.token) : h('span', { class: 'quiet' }, '–')],
+    ]),
+  );
   return table('Orders', ['When', 'Order', 'Resource', 'Outcome', 'Reason', 'Operator', 'Token'], rows, 'audit');
 }
 
 /** @param {Params} params @param {AuditPage} page */
 function pages(params, { next }) {
   if (!next && !params.after) return null;
-  return h('nav', { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
+  return h(
+    'nav',
+    { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
     params.after ? h('a', { class: 'button', key: 'first', href: address({ prefix: params.prefix ?? '' }) }, 'Newest') : null,
-    next ? h('a', { class: 'button', key: 'next', href: address({ prefix: params.prefix ?? '', after: next }) }, 'Older') : null);
+    next ? h('a', { class: 'button', key: 'next', href: address({ prefix: params.prefix ?? '', after: next }) }, 'Older') : null,
+  );
 }

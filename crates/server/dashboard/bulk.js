@@ -39,15 +39,43 @@ export function openBulk() {
   };
 
   let isOpen = true;
-  const dialog = openDialog('bulk-dialog', () => h('form', { class: 'action', on: { submit } },
-    h('h2', { id: 'bulk-dialog-title' }, 'Evict all whose process is gone'),
-    h('p', null, 'These processes were on the host of this server and have ended. Each order is for this grant only: if the holder has changed, nothing is done.'),
-    form.problem ? problemBox(form.problem) : form.rows === null ? h('p', { 'aria-busy': 'true' }, 'Reading the list…') : list(form, () => dialog.draw()),
-    form.rows?.length && !form.over ? fields(form, () => dialog.draw()) : null,
-    h('div', { class: 'buttons' },
-      h('button', { type: 'button', key: 'close', id: 'bulk-close', on: { click: () => dialog.close() } }, form.over || !form.rows?.length ? 'Close' : 'Cancel'),
-      form.over || !form.rows?.length ? null : h('button', { type: 'submit', key: 'confirm', id: 'bulk-confirm', class: 'danger', disabled: !isReady(form) }, form.busy ? 'Sending…' : `Evict ${chosen(form)}`)),
-  ), () => (isOpen = false));
+  const dialog = openDialog(
+    'bulk-dialog',
+    () =>
+      h(
+        'form',
+        { class: 'action', on: { submit } },
+        h('h2', { id: 'bulk-dialog-title' }, 'Evict all whose process is gone'),
+        h(
+          'p',
+          null,
+          'These processes were on the host of this server and have ended. Each order is for this grant only: if the holder has changed, nothing is done.',
+        ),
+        form.problem
+          ? problemBox(form.problem)
+          : form.rows === null
+            ? h('p', { 'aria-busy': 'true' }, 'Reading the list…')
+            : list(form, () => dialog.draw()),
+        form.rows?.length && !form.over ? fields(form, () => dialog.draw()) : null,
+        h(
+          'div',
+          { class: 'buttons' },
+          h(
+            'button',
+            { type: 'button', key: 'close', id: 'bulk-close', on: { click: () => dialog.close() } },
+            form.over || !form.rows?.length ? 'Close' : 'Cancel',
+          ),
+          form.over || !form.rows?.length
+            ? null
+            : h(
+                'button',
+                { type: 'submit', key: 'confirm', id: 'bulk-confirm', class: 'danger', disabled: !isReady(form) },
+                form.busy ? 'Sending…' : `Evict ${chosen(form)}`,
+              ),
+        ),
+      ),
+    () => (isOpen = false),
+  );
   void read(form).then(() => dialog.draw());
 }
 
@@ -71,11 +99,20 @@ async function read(form) {
 
 /** The holders of the resource that are gone, with the order that the server calls safe for each. @param {import('./types/api').Item} item @param {number} base @returns {Row[]} */
 function rowsOf(item, base) {
-  return item.holders.filter((held) => held.state === 'gone').map((held) => {
-    const own = [item.next_step, ...(item.steps ?? [])].find((step) => step?.step.startsWith('evict') && step.token === held.token);
-    const order = own ? orderOf(item, own, base) : null;
-    return { order: order ?? { action: 'evict', on: item, token: held.token, held, base }, chosen: true, result: 'none', why: '' };
-  });
+  return item.holders
+    .filter((held) => held.state === 'gone')
+    .map((held) => {
+      const own = [item.next_step, ...(item.steps ?? [])].find(
+        (step) => step?.step.startsWith('evict') && step.token === held.token,
+      );
+      const order = own ? orderOf(item, own, base) : null;
+      return {
+        order: order ?? { action: 'evict', on: item, token: held.token, held, base },
+        chosen: true,
+        result: 'none',
+        why: '',
+      };
+    });
 }
 
 /** @param {Row} row @param {string} why */
@@ -93,14 +130,41 @@ async function evict(row, why) {
 /** @param {{rows: Row[] | null, more: number, busy: boolean, over: boolean}} form @param {() => void} draw */
 function list(form, draw) {
   if (!form.rows?.length) return h('p', { class: 'box good' }, icon('ok'), 'No process is known to be gone now.');
-  return h('div', { class: 'bulk-list' },
-    h('ul', { tabindex: '0', 'aria-label': 'Holders to evict' }, form.rows.map((row, index) => h('li', { key: `${row.order.on.key} ${row.order.token}`, 'data-test': 'bulk-row' },
-      h('label', null,
-        h('input', { type: 'checkbox', checked: row.chosen, disabled: form.busy || form.over, id: `bulk-${index}`, on: { change: (/** @type {any} */ event) => ((row.chosen = event.target.checked), draw()) } }),
-        h('span', null, foreign(row.order.on.resource, { class: 'name' }), ' ', row.order.held ? holder(row.order.held.holder, 40) : null,
-          h('span', { class: 'quiet small' }, row.order.action === 'evict-now' ? ' at once' : ' at its expiry'))),
-      result(row)))),
-    form.more > 0 ? h('p', { class: 'quiet' }, `${count(form.more, 'resource')} more: do this again afterwards.`) : null);
+  return h(
+    'div',
+    { class: 'bulk-list' },
+    h(
+      'ul',
+      { tabindex: '0', 'aria-label': 'Holders to evict' },
+      form.rows.map((row, index) =>
+        h(
+          'li',
+          { key: `${row.order.on.key} ${row.order.token}`, 'data-test': 'bulk-row' },
+          h(
+            'label',
+            null,
+            h('input', {
+              type: 'checkbox',
+              checked: row.chosen,
+              disabled: form.busy || form.over,
+              id: `bulk-${index}`,
+              on: { change: (/** @type {any} */ event) => ((row.chosen = event.target.checked), draw()) },
+            }),
+            h(
+              'span',
+              null,
+              foreign(row.order.on.resource, { class: 'name' }),
+              ' ',
+              row.order.held ? holder(row.order.held.holder, 40) : null,
+              h('span', { class: 'quiet small' }, row.order.action === 'evict-now' ? ' at once' : ' at its expiry'),
+            ),
+          ),
+          result(row),
+        ),
+      ),
+    ),
+    form.more > 0 ? h('p', { class: 'quiet' }, `${count(form.more, 'resource')} more: do this again afterwards.`) : null,
+  );
 }
 
 /** @param {Row} row */
@@ -114,11 +178,36 @@ function result({ result, why }) {
 
 /** @param {{why: string, promised: boolean, busy: boolean}} form @param {() => void} draw */
 function fields(form, draw) {
-  return h('div', { class: 'fields', key: 'fields' },
-    h('div', { class: 'field' },
+  return h(
+    'div',
+    { class: 'fields', key: 'fields' },
+    h(
+      'div',
+      { class: 'field' },
       h('label', { for: 'bulk-reason' }, 'Reason, for all of them'),
-      h('input', { id: 'bulk-reason', type: 'text', required: true, maxlength: WHY_MAX, autocomplete: 'off', disabled: form.busy, placeholder: 'INC-512: the host was restarted', value: form.why, on: { input: (/** @type {any} */ event) => ((form.why = event.target.value), draw()) } })),
-    h('label', { class: 'check' },
-      h('input', { type: 'checkbox', id: 'bulk-promise', checked: form.promised, disabled: form.busy, on: { change: (/** @type {any} */ event) => ((form.promised = event.target.checked), draw()) } }),
-      h('span', null, 'I know that their work has ended, or that two at once do no harm.')));
+      h('input', {
+        id: 'bulk-reason',
+        type: 'text',
+        required: true,
+        maxlength: WHY_MAX,
+        autocomplete: 'off',
+        disabled: form.busy,
+        placeholder: 'INC-512: the host was restarted',
+        value: form.why,
+        on: { input: (/** @type {any} */ event) => ((form.why = event.target.value), draw()) },
+      }),
+    ),
+    h(
+      'label',
+      { class: 'check' },
+      h('input', {
+        type: 'checkbox',
+        id: 'bulk-promise',
+        checked: form.promised,
+        disabled: form.busy,
+        on: { change: (/** @type {any} */ event) => ((form.promised = event.target.checked), draw()) },
+      }),
+      h('span', null, 'I know that their work has ended, or that two at once do no harm.'),
+    ),
+  );
 }

@@ -24,7 +24,9 @@ export function openDialog(id, describe, closed) {
   });
   // A click beside the dialog closes it, unless something was typed.
   element.addEventListener('click', (event) => {
-    const typed = [...element.querySelectorAll('input')].some((input) => input.type !== 'checkbox' && input.value !== input.defaultValue && input.value !== '');
+    const typed = [...element.querySelectorAll('input')].some(
+      (input) => input.type !== 'checkbox' && input.value !== input.defaultValue && input.value !== '',
+    );
     if (event.target === element && !typed) element.close();
   });
   element.showModal();

@@ -21,9 +21,19 @@ export async function load(_params, signal) {
 }
 
 export function draw() {
-  return h('div', { class: 'page', key: 'jobs' },
-    h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Jobs'), h('p', { class: 'quiet' }, found ? summary(found.body) : '')),
-    found ? [schedules(found.body.schedules), elections(found.body.elections, found.base)] : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the schedules…'));
+  return h(
+    'div',
+    { class: 'page', key: 'jobs' },
+    h(
+      'div',
+      { class: 'page-head' },
+      h('h1', { tabindex: '-1' }, 'Jobs'),
+      h('p', { class: 'quiet' }, found ? summary(found.body) : ''),
+    ),
+    found
+      ? [schedules(found.body.schedules), elections(found.body.elections, found.base)]
+      : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the schedules…'),
+  );
 }
 
 /** @param {Jobs} jobs */
@@ -48,40 +58,110 @@ const OUTCOMES = {
 /** @param {Schedule[]} all */
 function schedules(all) {
   if (!all.length)
-    return section('schedules', 'Schedules', empty('No schedule is known.', h('p', { key: 'how' }, 'A schedule runs a command on exactly one of the hosts that have it:'), command("leasehold cron nightly --schedule '0 2 * * *' -- ./report", 'that runs a schedule')));
+    return section(
+      'schedules',
+      'Schedules',
+      empty(
+        'No schedule is known.',
+        h('p', { key: 'how' }, 'A schedule runs a command on exactly one of the hosts that have it:'),
+        command("leasehold cron nightly --schedule '0 2 * * *' -- ./report", 'that runs a schedule'),
+      ),
+    );
   // What needs somebody is first.
   const sorted = [...all].sort((a, b) => Number(isBad(b)) - Number(isBad(a)));
   const rows = sorted.map((job) => {
     const [name, tone, text] = OUTCOMES[job.last_outcome] ?? ['dot', 'plain', job.last_outcome];
     return row(job.name, [
-      ['Job', h('div', { class: 'resource-cell' }, h('a', { href: linkTo({ resource: job.resource, key: job.resource }), class: 'name' }, foreign(job.name)), h('code', { class: 'quiet small' }, foreign(job.schedule)))],
-      ['Last tick', h('div', { class: 'stack' }, h('span', { class: `mark ${tone}` }, icon(name), foreign(text)), when(job.last_tick_at))],
+      [
+        'Job',
+        h(
+          'div',
+          { class: 'resource-cell' },
+          h('a', { href: linkTo({ resource: job.resource, key: job.resource }), class: 'name' }, foreign(job.name)),
+          h('code', { class: 'quiet small' }, foreign(job.schedule)),
+        ),
+      ],
+      [
+        'Last tick',
+        h('div', { class: 'stack' }, h('span', { class: `mark ${tone}` }, icon(name), foreign(text)), when(job.last_tick_at)),
+      ],
       ['Next tick', when(job.next_at)],
       ['Failed', bad(job.failures, job.recorded)],
       ['Missed', bad(job.missed, job.recorded)],
       ['Running on', job.holder ? holder(job.holder) : h('span', { class: 'quiet' }, 'not running')],
-      ['In words', h('span', { class: 'reason' }, foreign(job.sentence, { most: 300 }), job.error && !job.sentence.includes(job.error) ? [' ', foreign(job.error, { most: 300 })] : null)],
+      [
+        'In words',
+        h(
+          'span',
+          { class: 'reason' },
+          foreign(job.sentence, { most: 300 }),
+          job.error && !job.sentence.includes(job.error) ? [' ', foreign(job.error, { most: 300 })] : null,
+        ),
+      ],
     ]);
   });
-  return section('schedules', 'Schedules', table('Schedules', ['Job', 'Last tick', 'Next tick', 'Failed', 'Missed', 'Running on', 'In words'], rows, 'jobs'),
-    h('p', { class: 'quiet small', key: 'zone' }, `Times are in ${ZONE}.`));
+  return section(
+    'schedules',
+    'Schedules',
+    table('Schedules', ['Job', 'Last tick', 'Next tick', 'Failed', 'Missed', 'Running on', 'In words'], rows, 'jobs'),
+    h('p', { class: 'quiet small', key: 'zone' }, `Times are in ${ZONE}.`),
+  );
 }
 
 /** @param {number | undefined} n @param {number | undefined} all */
 function bad(n, all) {
-  return n === undefined || n === null ? h('span', { class: 'quiet' }, '–') : h('span', { class: n ? 'bad-text strong' : 'quiet', title: all === undefined ? undefined : `of the last ${count(all, 'tick')}` }, number(n));
+  return n === undefined || n === null
+    ? h('span', { class: 'quiet' }, '–')
+    : h(
+        'span',
+        { class: n ? 'bad-text strong' : 'quiet', title: all === undefined ? undefined : `of the last ${count(all, 'tick')}` },
+        number(n),
+      );
 }
 
 /** @param {Election[]} all @param {number} base */
 function elections(all, base) {
   if (!all.length)
-    return section('elections', 'Elections', empty('Nobody leads an election.', h('p', { key: 'how' }, 'An election keeps a command running on one of the hosts that take part:'), command('leasehold elect scheduler -- ./scheduler', 'that takes part in an election')));
-  const rows = all.map((one) => row(one.key, [
-    ['Election', resourceLink(one)],
-    ['Leader', h('div', { class: 'stack' }, holder(one.leader), holderState(one.key, { holder: one.leader, token: one.token, weight: 1, held_for_ms: one.held_for_ms, remaining_ms: one.remaining_ms, state: one.state }, base))],
-    ['Leads for', since(`leads ${one.key} ${one.token}`, one.held_for_ms, base)],
-    ['Candidates', number(one.candidates)],
-    ['Note', one.note ? foreign(one.note, { most: 120 }) : h('span', { class: 'quiet' }, '–')],
-  ]));
-  return section('elections', 'Elections', table('Elections', ['Election', 'Leader', 'Leads for', 'Candidates', 'Note'], rows, 'elections'));
+    return section(
+      'elections',
+      'Elections',
+      empty(
+        'Nobody leads an election.',
+        h('p', { key: 'how' }, 'An election keeps a command running on one of the hosts that take part:'),
+        command('leasehold elect scheduler -- ./scheduler', 'that takes part in an election'),
+      ),
+    );
+  const rows = all.map((one) =>
+    row(one.key, [
+      ['Election', resourceLink(one)],
+      [
+        'Leader',
+        h(
+          'div',
+          { class: 'stack' },
+          holder(one.leader),
+          holderState(
+            one.key,
+            {
+              holder: one.leader,
+              token: one.token,
+              weight: 1,
+              held_for_ms: one.held_for_ms,
+              remaining_ms: one.remaining_ms,
+              state: one.state,
+            },
+            base,
+          ),
+        ),
+      ],
+      ['Leads for', since(`leads ${one.key} ${one.token}`, one.held_for_ms, base)],
+      ['Candidates', number(one.candidates)],
+      ['Note', one.note ? foreign(one.note, { most: 120 }) : h('span', { class: 'quiet' }, '–')],
+    ]),
+  );
+  return section(
+    'elections',
+    'Elections',
+    table('Elections', ['Election', 'Leader', 'Leads for', 'Candidates', 'Note'], rows, 'elections'),
+  );
 }

@@ -9,7 +9,15 @@ import { read, write } from './theme.js';
 const KEPT = 'leasehold-keys';
 
 /** @type {[string, string][]} */
-const LIST = [['/', 'find a resource'], ['p', 'pause and go on with live updates'], ['t', 'theme: system, light, dark'], ['1 – 5', 'Overview, Resources, Store, Jobs, Audit'], ['j  k', 'next, previous row'], ['Esc', 'close a dialog; leave the search'], ['?', 'this list']];
+const LIST = [
+  ['/', 'find a resource'],
+  ['p', 'pause and go on with live updates'],
+  ['t', 'theme: system, light, dark'],
+  ['1 – 5', 'Overview, Resources, Store, Jobs, Audit'],
+  ['j  k', 'next, previous row'],
+  ['Esc', 'close a dialog; leave the search'],
+  ['?', 'this list'],
+];
 
 /** @param {{pause: () => void, theme: () => void}} commands */
 export function startKeys(commands) {
@@ -50,16 +58,46 @@ function actionOf(key, commands) {
 
 /** The focus goes to the link of the next row. @param {number} by */
 function step(by) {
-  const links = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main .attention h3 a, main tbody th a')]);
+  const links = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main .attention h3 a, main .table tbody th a')]);
   const rows = links.map((link) => link.closest('li, tr'));
   const at = rows.findIndex((row) => row?.contains(document.activeElement));
   links[at < 0 ? (by > 0 ? 0 : links.length - 1) : Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
 }
 
 export function openKeys() {
-  const dialog = openDialog('keys-dialog', () => h('div', { class: 'action' },
-    h('h2', { id: 'keys-dialog-title' }, 'Keys'),
-    h('dl', { class: 'key-list' }, LIST.map(([key, what]) => h('div', { key }, h('dt', null, key.split('  ').map((one) => h('kbd', { key: one }, one))), h('dd', null, what)))),
-    h('label', { class: 'check' }, h('input', { type: 'checkbox', id: 'keys-on', checked: read(KEPT) !== 'off', on: { change: (/** @type {any} */ event) => write(KEPT, event.target.checked ? null : 'off') } }), h('span', null, 'Single keys do this')),
-    h('div', { class: 'buttons' }, h('button', { type: 'button', on: { click: () => dialog.close() } }, 'Close'))));
+  const dialog = openDialog('keys-dialog', () =>
+    h(
+      'div',
+      { class: 'action' },
+      h('h2', { id: 'keys-dialog-title' }, 'Keys'),
+      h(
+        'dl',
+        { class: 'key-list' },
+        LIST.map(([key, what]) =>
+          h(
+            'div',
+            { key },
+            h(
+              'dt',
+              null,
+              key.split('  ').map((one) => h('kbd', { key: one }, one)),
+            ),
+            h('dd', null, what),
+          ),
+        ),
+      ),
+      h(
+        'label',
+        { class: 'check' },
+        h('input', {
+          type: 'checkbox',
+          id: 'keys-on',
+          checked: read(KEPT) !== 'off',
+          on: { change: (/** @type {any} */ event) => write(KEPT, event.target.checked ? null : 'off') },
+        }),
+        h('span', null, 'Single keys do this'),
+      ),
+      h('div', { class: 'buttons' }, h('button', { type: 'button', on: { click: () => dialog.close() } }, 'Close')),
+    ),
+  );
 }

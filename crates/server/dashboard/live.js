@@ -22,7 +22,18 @@ const RETRY_MS = [1000, 2000, 4000, 8000];
 const NAME = `leasehold-events ${location.pathname}`;
 
 /** Changes that are worth a line of their own; grants and releases are not. */
-const NOTABLE = new Set(['expired', 'taken_over', 'evicted', 'evicting', 'asked', 'renewed_late', 'paused', 'resumed', 'unreadable', 'readable']);
+const NOTABLE = new Set([
+  'expired',
+  'taken_over',
+  'evicted',
+  'evicting',
+  'asked',
+  'renewed_late',
+  'paused',
+  'resumed',
+  'unreadable',
+  'readable',
+]);
 
 const channel = 'BroadcastChannel' in globalThis ? new BroadcastChannel(NAME) : null;
 /** @type {AbortController | null} */
@@ -59,7 +70,7 @@ export function tellCallerChanged() {
 
 /** @param {AbortSignal} signal @param {(news: News) => void} tell */
 async function readForEver(signal, tell) {
-  for (let failures = 0; !signal.aborted; ) {
+  for (let failures = 0; !signal.aborted;) {
     const batch = new Batch(tell);
     let status = 0;
     try {

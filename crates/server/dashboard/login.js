@@ -30,17 +30,65 @@ export function drawLogin(done) {
       field?.select();
     }
   };
-  return h('div', { class: 'login', key: 'login' }, h('form', { class: 'card', on: { submit }, method: 'post', autocomplete: 'on' },
-    h('p', { class: 'sign' }, icon('lock')),
-    h('h1', { tabindex: '-1' }, 'Log in with a token'),
-    h('p', { class: 'quiet' }, 'This server shows its leases to people with a token. It begins with ', h('code', null, 'lh_'), '.'),
-    // Password managers want a name beside the secret.
-    h('input', { type: 'text', name: 'username', autocomplete: 'username', value: 'leasehold', class: 'for-ears', tabindex: '-1', 'aria-hidden': 'true', readonly: true }),
-    h('div', { class: 'field' }, h('label', { for: 'login-token' }, 'Token'),
-      h('input', { id: 'login-token', name: 'token', type: 'password', autocomplete: 'current-password', required: true, spellcheck: 'false', 'aria-invalid': form.problem ? 'true' : undefined, placeholder: 'lh_…', made: (/** @type {HTMLInputElement} */ element) => queueMicrotask(() => element.focus()) })),
-    form.problem ? problemBox(form.problem) : null,
-    h('div', { class: 'buttons' }, h('button', { type: 'submit', class: 'primary', id: 'login-submit', disabled: form.busy }, form.busy ? 'Logging in…' : 'Log in')),
-    h('details', { class: 'more' }, h('summary', null, 'I have no token'),
-      h('p', null, 'Someone with access to the tokens file of the server makes one. It is shown once:'),
-      command('leasehold token --tokens TOKENS_FILE new NAME --role viewer', 'that makes a token'))));
+  return h(
+    'div',
+    { class: 'login', key: 'login' },
+    h(
+      'form',
+      { class: 'card', on: { submit }, method: 'post', autocomplete: 'on' },
+      h('p', { class: 'sign' }, icon('lock')),
+      h('h1', { tabindex: '-1' }, 'Log in with a token'),
+      h(
+        'p',
+        { class: 'quiet' },
+        'This server shows its leases to people with a token. It begins with ',
+        h('code', null, 'lh_'),
+        '.',
+      ),
+      // Password managers want a name beside the secret.
+      h('input', {
+        type: 'text',
+        name: 'username',
+        autocomplete: 'username',
+        value: 'leasehold',
+        class: 'for-ears',
+        tabindex: '-1',
+        'aria-hidden': 'true',
+        readonly: true,
+      }),
+      h(
+        'div',
+        { class: 'field' },
+        h('label', { for: 'login-token' }, 'Token'),
+        h('input', {
+          id: 'login-token',
+          name: 'token',
+          type: 'password',
+          autocomplete: 'current-password',
+          required: true,
+          spellcheck: 'false',
+          'aria-invalid': form.problem ? 'true' : undefined,
+          placeholder: 'lh_…',
+          made: (/** @type {HTMLInputElement} */ element) => queueMicrotask(() => element.focus()),
+        }),
+      ),
+      form.problem ? problemBox(form.problem) : null,
+      h(
+        'div',
+        { class: 'buttons' },
+        h(
+          'button',
+          { type: 'submit', class: 'primary', id: 'login-submit', disabled: form.busy },
+          form.busy ? 'Logging in…' : 'Log in',
+        ),
+      ),
+      h(
+        'details',
+        { class: 'more' },
+        h('summary', null, 'I have no token'),
+        h('p', null, 'Someone with access to the tokens file of the server makes one. It is shown once:'),
+        command('leasehold token --tokens TOKENS_FILE new NAME --role viewer', 'that makes a token'),
+      ),
+    ),
+  );
 }

@@ -6,6 +6,7 @@ import { openBulk } from './bulk.js';
 import { rates } from './chart.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
+import { kinds, lastHour, numbers, storeCard } from './numbers.js';
 import { button, empty, firstCommand, mark, resourceLink, section, since } from './parts.js';
 import { mayOrder, state } from './state.js';
 import { steady } from './steady.js';
@@ -52,26 +53,58 @@ export async function load(_params, signal) {
 }
 
 export function draw() {
-  if (!state.overview) return h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the state of the leases…');
+  if (!state.overview)
+    return h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the state of the leases…');
   const { body, base } = state.overview;
-  return h('div', { key: 'overview', class: 'overview' }, sentence(body, base),
-    h('div', { class: 'columns' },
-      h('div', { class: 'main-column' }, stuck(body, base), deadlockSection(), ...otherGroups(body), nothingElse(body), recent(), rates(body.rates)),
-      h('aside', { class: 'side-column', 'aria-label': 'Numbers' }, numbers(body), lastHour(body), storeCard(body), kinds(body))));
+  return h(
+    'div',
+    { key: 'overview', class: 'overview' },
+    sentence(body, base),
+    h(
+      'div',
+      { class: 'columns' },
+      h(
+        'div',
+        { class: 'main-column' },
+        stuck(body, base),
+        deadlockSection(),
+        ...otherGroups(body),
+        nothingElse(body),
+        recent(),
+        rates(body.rates),
+      ),
+      h('aside', { class: 'side-column', 'aria-label': 'Numbers' }, numbers(body), lastHour(body), storeCard(body), kinds(body)),
+    ),
+  );
 }
 
 /** @param {Overview} body @param {number} base */
 function sentence(body, base) {
   const tone = severity(body);
   const { oldest_wait: oldest } = body;
-  const wait = oldest && (body.stuck || body.waiting) ? [body.stuck ? '; the oldest wait is ' : '; the longest wait is ', since(`wait ${oldest.key}`, oldest.ms, base), ' (', resourceLink(oldest, { most: 60 }), ')'] : [];
+  const wait =
+    oldest && (body.stuck || body.waiting)
+      ? [
+          body.stuck ? '; the oldest wait is ' : '; the longest wait is ',
+          since(`wait ${oldest.key}`, oldest.ms, base),
+          ' (',
+          resourceLink(oldest, { most: 60 }),
+          ')',
+        ]
+      : [];
   const rest = asides(body).map((text) => `${text}. `);
   const store = storeSentence(body);
-  return h('div', { class: `sentence ${tone}`, key: 'sentence' },
+  return h(
+    'div',
+    { class: `sentence ${tone}`, key: 'sentence' },
     icon(tone === 'good' ? 'ok' : tone === 'bad' ? 'stuck' : 'silent'),
-    h('h1', { id: 'sentence', tabindex: '-1' },
+    h(
+      'h1',
+      { id: 'sentence', tabindex: '-1' },
       h('span', { class: 'lead' }, headline(body), ...wait, '. '),
-      h('span', { class: 'rest' }, ...rest, store ? ['Store: ', foreign(store, { most: 200 }), '.'] : null)));
+      h('span', { class: 'rest' }, ...rest, store ? ['Store: ', foreign(store, { most: 200 }), '.'] : null),
+    ),
+  );
 }
 
 /** What the sentence says, without what changes each second: for screen readers. @param {Overview} body */
@@ -83,25 +116,60 @@ export function spoken(body) {
 /** @param {Overview} body @param {number} base */
 function stuck(body, base) {
   if (!body.held && !body.waiting && !body.paused && !body.unreadable)
-    return section('stuck', 'Take the first lease',
-      empty('No resource is held, and no claim waits.', h('p', null, 'Run a command while holding a lease, and it appears here:'), firstCommand(),
-        h('p', { class: 'quiet' }, 'Run it twice: the second one waits, and you see the queue.')));
+    return section(
+      'stuck',
+      'Take the first lease',
+      empty(
+        'No resource is held, and no claim waits.',
+        h('p', null, 'Run a command while holding a lease, and it appears here:'),
+        firstCommand(),
+        h('p', { class: 'quiet' }, 'Run it twice: the second one waits, and you see the queue.'),
+      ),
+    );
   if (!body.stuck) return null;
   const items = steady('stuck', body.items);
   const more = body.stuck - body.items.length;
-  return section('stuck', ['Stuck ', badge(body.stuck), h('span', { class: 'why' }, `a claim has waited for over ${span(body.stuck_after_ms)}`)],
-    h('ul', { class: 'list', key: 'list', 'data-steady': 'stuck' }, items.map((item) => attentionRow(item, base, { test: 'stuck-row', without: 'stuck' }))),
-    more > 0 ? h('p', { key: 'more' }, h('a', { href: '#/resources?only=stuck' }, `All ${number(body.stuck)} stuck resources`)) : null);
+  return section(
+    'stuck',
+    ['Stuck ', badge(body.stuck), h('span', { class: 'why' }, `a claim has waited for over ${span(body.stuck_after_ms)}`)],
+    h(
+      'ul',
+      { class: 'list', key: 'list', 'data-steady': 'stuck' },
+      items.map((item) => attentionRow(item, base, { test: 'stuck-row', without: 'stuck' })),
+    ),
+    more > 0
+      ? h('p', { key: 'more' }, h('a', { href: '#/resources?only=stuck' }, `All ${number(body.stuck)} stuck resources`))
+      : null,
+  );
 }
 
 function deadlockSection() {
   if (!deadlocks.length) return null;
-  return section('deadlocks', ['Possible deadlocks ', badge(deadlocks.length)],
-    h('ul', { class: 'list', key: 'list' }, deadlocks.slice(0, GROUP_ROWS).map((one, index) =>
-      h('li', { key: one.resources.map(({ key }) => key).join(' ') || index, class: 'attention bad', 'data-test': 'deadlock' },
-        h('p', { class: 'say' }, icon('deadlock', 'bad'), ' ', foreign(one.sentence, { most: 600 })),
-        h('ol', { class: 'cycle', 'aria-label': 'Resources of the cycle' }, one.resources.map((resource) => h('li', { key: resource.key }, resourceLink(resource, { most: 60 }))), ),
-        h('p', { class: 'quiet small' }, 'Possible, because hosts and process ids are what the processes say of themselves. Ask one of them to finish, or wait until one of them gives up.')))));
+  return section(
+    'deadlocks',
+    ['Possible deadlocks ', badge(deadlocks.length)],
+    h(
+      'ul',
+      { class: 'list', key: 'list' },
+      deadlocks.slice(0, GROUP_ROWS).map((one, index) =>
+        h(
+          'li',
+          { key: one.resources.map(({ key }) => key).join(' ') || index, class: 'attention bad', 'data-test': 'deadlock' },
+          h('p', { class: 'say' }, icon('deadlock', 'bad'), ' ', foreign(one.sentence, { most: 600 })),
+          h(
+            'ol',
+            { class: 'cycle', 'aria-label': 'Resources of the cycle' },
+            one.resources.map((resource) => h('li', { key: resource.key }, resourceLink(resource, { most: 60 }))),
+          ),
+          h(
+            'p',
+            { class: 'quiet small' },
+            'Possible, because hosts and process ids are what the processes say of themselves. Ask one of them to finish, or wait until one of them gives up.',
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /** @param {Overview} body */
@@ -117,23 +185,57 @@ function otherGroups(body) {
     if (!rows.length && total <= group.items.length && !(only === 'gone' && mayOrder())) return null;
     const above = group.items.length - rows.length;
     rows.forEach(({ key }) => shown.add(key));
-    return section(only, [`${title} `, badge(total)],
-      only === 'gone' && mayOrder() ? h('p', { class: 'section-tools', key: 'bulk' }, button('Evict all whose process is gone…', () => openBulk(), { test: 'bulk-evict' })) : null,
-      h('ul', { class: 'list', key: 'list', 'data-steady': only }, rows.map((item) => attentionRow(item, group.base, { without: only }))),
-      above > 0 ? h('p', { class: 'quiet small', key: 'above' }, `${rows.length ? `${count(above, 'more')[0]} more` : count(above, 'resource')} of these ${above === 1 ? 'is' : 'are'} shown above.`) : null,
-      total > group.items.length ? h('p', { key: 'all' }, h('a', { href: `#/resources?only=${only}` }, `All ${number(total)}`)) : null);
+    return section(
+      only,
+      [`${title} `, badge(total)],
+      only === 'gone' && mayOrder()
+        ? h(
+            'p',
+            { class: 'section-tools', key: 'bulk' },
+            button('Evict all whose process is gone…', () => openBulk(), { test: 'bulk-evict' }),
+          )
+        : null,
+      h(
+        'ul',
+        { class: 'list', key: 'list', 'data-steady': only },
+        rows.map((item) => attentionRow(item, group.base, { without: only })),
+      ),
+      above > 0
+        ? h(
+            'p',
+            { class: 'quiet small', key: 'above' },
+            `${rows.length ? `${count(above, 'more')[0]} more` : count(above, 'resource')} of these ${above === 1 ? 'is' : 'are'} shown above.`,
+          )
+        : null,
+      total > group.items.length
+        ? h('p', { key: 'all' }, h('a', { href: `#/resources?only=${only}` }, `All ${number(total)}`))
+        : null,
+    );
   });
 }
 
 /** What this page has seen happen. */
 function recent() {
   if (!state.recent.length) return null;
-  return section('recent', 'Seen since this page was opened',
-    h('ol', { class: 'feed', key: 'list' }, state.recent.map((change) => {
-      const words = changeWords(change.kind);
-      return h('li', { key: `${change.at} ${change.kind} ${change.key} ${change.token ?? ''}` }, when(change.at), mark({ icon: words.icon, tone: words.tone, text: words.name }), resourceLink(change, { most: 60 }),
-        change.by ? h('span', { class: 'quiet' }, 'by ', foreign(change.by, { most: 40 })) : null);
-    })));
+  return section(
+    'recent',
+    'Seen since this page was opened',
+    h(
+      'ol',
+      { class: 'feed', key: 'list' },
+      state.recent.map((change) => {
+        const words = changeWords(change.kind);
+        return h(
+          'li',
+          { key: `${change.at} ${change.kind} ${change.key} ${change.token ?? ''}` },
+          when(change.at),
+          mark({ icon: words.icon, tone: words.tone, text: words.name }),
+          resourceLink(change, { most: 60 }),
+          change.by ? h('span', { class: 'quiet' }, 'by ', foreign(change.by, { most: 40 })) : null,
+        );
+      }),
+    ),
+  );
 }
 
 /** The good news, in one line. @param {Overview} body */
@@ -150,72 +252,33 @@ function nothingElse(body) {
   const list = none.length > 1 ? `${none.slice(0, -1).join(', ')} or ${none.at(-1)}` : none[0];
   const all = !body.stuck && !body.gone && !body.unusual && !body.paused && !body.deadlocks && !body.unreadable;
   if (!all) return h('p', { class: 'nothing quiet', key: 'nothing' }, icon('ok', 'good'), ` No resource is ${list}.`);
-  return section('all-well', 'All is well', h('div', { class: 'well' }, icon('ok', 'good'), h('div', null,
-    h('p', null, `No resource is ${list}.`),
-    body.oldest_hold ? h('p', { class: 'quiet' }, 'The longest hold is ', resourceLink(body.oldest_hold, { most: 60 }), '. ', h('a', { href: '#/resources?sort=hold&only=held' }, 'See all that are held')) : null)));
+  return section(
+    'all-well',
+    'All is well',
+    h(
+      'div',
+      { class: 'well' },
+      icon('ok', 'good'),
+      h(
+        'div',
+        null,
+        h('p', null, `No resource is ${list}.`),
+        body.oldest_hold
+          ? h(
+              'p',
+              { class: 'quiet' },
+              'The longest hold is ',
+              resourceLink(body.oldest_hold, { most: 60 }),
+              '. ',
+              h('a', { href: '#/resources?sort=hold&only=held' }, 'See all that are held'),
+            )
+          : null,
+      ),
+    ),
+  );
 }
 
 /** @param {number} n */
 function badge(n) {
   return h('span', { class: 'badge' }, number(n));
 }
-
-/** @param {Overview} body */
-function numbers(body) {
-  /** @type {[string, number | undefined, string, string][]} */
-  const all = [
-    ['Held', body.held, 'only=held&sort=hold', ''],
-    ['Waiting', body.waiting, 'only=waiting&sort=waiters', ''],
-    ['Stuck', body.stuck, 'only=stuck', 'bad'],
-    ['Gone', body.gone, 'only=gone', 'bad'],
-    ['Unusual', body.unusual, 'only=unusual&sort=hold', 'warn'],
-    ['Paused', body.paused, 'only=paused', 'calm'],
-    ['Foreign', body.foreign, 'only=foreign', 'calm'],
-    ['Unreadable', body.unreadable, 'only=unreadable', 'bad'],
-  ];
-  return h('dl', { class: 'numbers', key: 'numbers' }, all.filter(([, n]) => n !== undefined).map(([name, n = 0, query, tone]) =>
-    h('div', { key: name, class: n && tone ? `is-${tone}` : n ? '' : 'is-zero' }, h('dt', null, name), h('dd', null, h('a', { href: `#/resources?${query}`, 'aria-label': `${name}: ${number(n)}` }, number(n))))));
-}
-
-/** @type {[string, string, string][]} field, what, tone */
-const HOUR = [
-  ['granted', 'granted', ''],
-  ['lost', 'lost', 'bad'],
-  ['expired', 'by expiry', 'part'],
-  ['taken_over', 'then taken over', 'part'],
-  ['evicted', 'by an operator', 'part'],
-  ['asked', 'asked to finish', ''],
-  ['refused_stale', 'stale tokens refused', 'warn'],
-];
-
-/** @param {Overview} body */
-function lastHour(body) {
-  const hour = body.last_hour;
-  if (!hour) return null;
-  const shown = HOUR.filter(([field]) => typeof hour[field] === 'number' && (hour[field] || field === 'granted' || field === 'lost'));
-  return section('last-hour', 'In the last hour',
-    h('dl', { class: 'pairs', key: 'pairs' }, shown.map(([field, what, tone]) => h('div', { key: field, class: tone === 'part' ? 'part' : hour[field] ? tone && `is-${tone}` : 'is-zero' }, h('dt', null, what), h('dd', null, number(hour[field] ?? 0))))),
-    h('p', { class: 'quiet small', key: 'since' }, 'As seen by this server, which has watched since ', when(body.since), '.'));
-}
-
-/** @param {Overview} body */
-function storeCard(body) {
-  if (!body.store) return null;
-  const tone = body.store.state === 'healthy' ? 'good' : body.store.state === 'down' ? 'bad' : 'warn';
-  return section('store-card', 'Store', h('p', { key: 'say' }, icon(tone === 'good' ? 'ok' : 'silent', tone), ' ', foreign(storeSentence(body), { most: 200 }), '. ', h('a', { href: '#/store' }, 'Details')));
-}
-
-/** @param {Overview} body */
-function kinds(body) {
-  if (!body.kinds?.length) return null;
-  const inUse = body.kinds.filter(({ held, waiting }) => held || waiting);
-  const shown = inUse.slice(0, 8);
-  if (!shown.length) return null;
-  return section('kinds', 'Kinds', h('table', { class: 'small-table', key: 'table' },
-    h('thead', null, h('tr', null, ['Kind', 'Held', 'Waiting', 'Stuck'].map((name) => h('th', { scope: 'col', key: name }, name)))),
-    h('tbody', null, shown.map((kind) => h('tr', { key: kind.kind },
-      h('th', { scope: 'row' }, h('a', { href: `#/resources?${new URLSearchParams({ kind: kind.kind })}`, class: 'name' }, foreign(kind.kind, { most: 40 }))),
-      h('td', null, number(kind.held)), h('td', null, number(kind.waiting)), h('td', { class: kind.stuck ? 'bad-text strong' : '' }, number(kind.stuck)))))),
-    inUse.length > shown.length ? h('p', { class: 'quiet small', key: 'more' }, `and ${count(inUse.length - shown.length, 'more kind')}`) : null);
-}
-

@@ -30,7 +30,11 @@ export function resourceLink(one, options = {}) {
 
 /** The process: its label (or else the process id and host) first, because that is what people know it by. @param {Holder} holder @param {number} [most] */
 export function holder({ label, host, pid, subject }, most = 60) {
-  const place = [h('span', { class: visible(host).length < 18 ? 'whole' : '' }, 'host ', foreign(host, { most }), ','), ' ', h('span', { class: 'whole' }, `pid ${pid}`)];
+  const place = [
+    h('span', { class: visible(host).length < 18 ? 'whole' : '' }, 'host ', foreign(host, { most }), ','),
+    ' ',
+    h('span', { class: 'whole' }, `pid ${pid}`),
+  ];
   const as = subject ? [', as ', foreign(subject, { most })] : [];
   const name = label ? foreign(label, { most, class: 'label' }) : h('bdi', { class: 'label' }, `${pid}@${visible(host, most)}`);
   return h('span', { class: 'holder' }, name, ' ', h('span', { class: 'process' }, ...(label ? place : ['no label']), ...as));
@@ -61,16 +65,28 @@ const PLACEHOLDER = /(\bWHY\b)/;
 /** A command of the command line, with a button that copies it. @param {string} text @param {string} [about] what it is for, for screen readers */
 export function command(text, about = '') {
   const isSafe = !hasHidden(text);
-  const parts = text.split(PLACEHOLDER).map((part) => (part === 'WHY' ? h('mark', { title: 'Write the reason here' }, part) : foreign(part, { most: 2000 })));
+  const parts = text
+    .split(PLACEHOLDER)
+    .map((part) => (part === 'WHY' ? h('mark', { title: 'Write the reason here' }, part) : foreign(part, { most: 2000 })));
   const copy = h(
     'button',
-    { type: 'button', class: 'copy', 'aria-label': `Copy the command ${visible(about, 60)}`, on: { click: (/** @type {Event} */ event) => copyText(text, event) } },
+    {
+      type: 'button',
+      class: 'copy',
+      'aria-label': `Copy the command ${visible(about, 60)}`,
+      on: { click: (/** @type {Event} */ event) => copyText(text, event) },
+    },
     icon('copy'),
     h('span', { class: 'copied', 'aria-hidden': 'true' }, 'Copy'),
   );
   // A terminal would act on control characters while they are pasted.
   const unsafe = h('span', { class: 'quiet small' }, 'not to be pasted: it has characters that are not visible');
-  return h('span', { class: 'command' }, h('code', { 'data-test': 'command', tabindex: '0', role: 'group', 'aria-label': `Command ${visible(about, 60)}` }, parts), isSafe ? copy : unsafe);
+  return h(
+    'span',
+    { class: 'command' },
+    h('code', { 'data-test': 'command', tabindex: '0', role: 'group', 'aria-label': `Command ${visible(about, 60)}` }, parts),
+    isSafe ? copy : unsafe,
+  );
 }
 
 /** A refusal or a failure. @param {import('./api').Problem} problem */
@@ -100,7 +116,12 @@ export function empty(title, ...children) {
 
 /** @param {string} id @param {Child} title @param {Child[]} children */
 export function section(id, title, ...children) {
-  return h('section', { key: id, id, class: 'section', 'aria-labelledby': `${id}-title` }, h('h2', { id: `${id}-title` }, title), ...children);
+  return h(
+    'section',
+    { key: id, id, class: 'section', 'aria-labelledby': `${id}-title` },
+    h('h2', { id: `${id}-title` }, title),
+    ...children,
+  );
 }
 
 /** A name and what it is. @param {string} name @param {Child[]} children */
@@ -113,7 +134,14 @@ export function button(label, click, options = {}) {
   const about = options.about ? h('span', { class: 'for-ears' }, ` ${visible(options.about, 80)}`) : null;
   return h(
     'button',
-    { type: 'button', id: options.id, class: options.class, 'data-test': options.test, disabled: options.disabled, on: { click } },
+    {
+      type: 'button',
+      id: options.id,
+      class: options.class,
+      'data-test': options.test,
+      disabled: options.disabled,
+      on: { click },
+    },
     options.icon ? icon(options.icon) : null,
     h('span', null, label, about),
   );
@@ -121,13 +149,23 @@ export function button(label, click, options = {}) {
 
 /** A table that becomes a list of cards on a narrow screen. @param {string} label @param {string[]} columns @param {VNode[]} rows @param {string} [className] */
 export function table(label, columns, rows, className = '') {
-  const head = h('tr', null, columns.map((column) => h('th', { scope: 'col', key: column }, column)));
+  const head = h(
+    'tr',
+    null,
+    columns.map((column) => h('th', { scope: 'col', key: column }, column)),
+  );
   return h('table', { class: `table ${className}`, 'aria-label': label }, h('thead', null, head), h('tbody', null, rows));
 }
 
 /** @param {string} key @param {[string, Child][]} cells the name of the column, for cards, and the content */
 export function row(key, cells) {
-  return h('tr', { key }, cells.map(([name, content], index) => h(index ? 'td' : 'th', { scope: index ? undefined : 'row', 'data-column': name }, content)));
+  return h(
+    'tr',
+    { key },
+    cells.map(([name, content], index) =>
+      h(index ? 'td' : 'th', { scope: index ? undefined : 'row', 'data-column': name }, content),
+    ),
+  );
 }
 
 /** The first command of somebody who has never held anything. */
@@ -135,4 +173,3 @@ export function firstCommand() {
   const here = `${location.origin}${location.pathname.replace(/\/(index\.html)?$/, '')}`;
   return command(`leasehold --store ${here} run report/1 -- sleep 60`, 'that takes a first lease');
 }
-

@@ -7,10 +7,11 @@ import { stepBody } from './attention.js';
 import { durations } from './chart.js';
 import { countdown } from './clock.js';
 import { h } from './dom.js';
+import { holdersSection, queueSection } from './holders.js';
 import { icon } from './icons.js';
-import { box, button, command, empty, fact, holder, holderState, mark, nameOf, section, since } from './parts.js';
-import { mayOrder, readOnlyBecause } from './state.js';
-import { count, foreign, number, span, visible } from './text.js';
+import { box, button, command, fact, holder, mark, nameOf, section } from './parts.js';
+import { readOnlyBecause } from './state.js';
+import { count, foreign, number, quoted, visible } from './text.js';
 import { auditList, timeline } from './timeline.js';
 import { marksOf, modeOf } from './words.js';
 
@@ -19,8 +20,6 @@ import { marksOf, modeOf } from './words.js';
 /** @typedef {import('./types/api').HeldBy} HeldBy */
 /** @typedef {Record<string, string>} Params */
 /** @typedef {{for: string, snapshot: Snapshot, base: number, item: Item | null, itemBase: number, timeline: import('./types/api').Timeline | null, audit: import('./types/api').AuditRecord[] | null}} Found */
-
-const SHOWN = 50;
 
 /** @type {Found | null} */
 let found = null;
@@ -36,11 +35,23 @@ export async function load(params, signal) {
   const [item, past, audit] = await Promise.all([
     optional(itemOf(snapshot, signal)),
     optional(/** @type {Promise<{body: import('./types/api').Timeline}>} */ (get('v1/timeline', nameOf(snapshot), signal))),
-    optional(/** @type {Promise<{body: import('./types/api').AuditPage}>} */ (get('v1/audit', { prefix: snapshot.key, limit: 50 }, signal))),
+    optional(
+      /** @type {Promise<{body: import('./types/api').AuditPage}>} */ (
+        get('v1/audit', { prefix: snapshot.key, limit: 50 }, signal)
+      ),
+    ),
   ]);
   // The prefix also finds resources whose names begin with this one.
   const records = audit?.body.records.filter(({ key }) => key === snapshot.key) ?? null;
-  found = { for: JSON.stringify(name), snapshot, base, item: item?.item ?? null, itemBase: item?.base ?? base, timeline: past?.body ?? null, audit: records };
+  found = {
+    for: JSON.stringify(name),
+    snapshot,
+    base,
+    item: item?.item ?? null,
+    itemBase: item?.base ?? base,
+    timeline: past?.body ?? null,
+    audit: records,
+  };
 }
 
 /** What the page can do without: its refusal (by a server that samples nothing, or for this caller) must not hide the rest. @template T @param {Promise<T>} asked @returns {Promise<T | null>} */
@@ -63,16 +74,57 @@ async function itemOf({ resource, key }, signal) {
 export function draw(params) {
   const name = params.name ?? params.key ?? '';
   const isThis = found?.for === JSON.stringify(params.name ? { name: params.name } : { key: params.key });
-  if (!found || !isThis) return h('div', { class: 'page', key: 'resource-loading' }, h('h1', { tabindex: '-1', class: 'name' }, foreign(name, { most: 2000 })), h('p', { class: 'loading', 'aria-busy': 'true' }, 'Reading the resource…'));
+  if (!found || !isThis)
+    return h(
+      'div',
+      { class: 'page', key: 'resource-loading' },
+      h('h1', { tabindex: '-1', class: 'name' }, foreign(name, { most: 2000 })),
+      h('p', { class: 'loading', 'aria-busy': 'true' }, 'Reading the resource…'),
+    );
   const { snapshot, item } = found;
-  const held = snapshot.holders.map((one) => ({ ...one, state: item?.holders.find(({ token }) => token === one.token)?.state ?? guess(one) }));
-  return h('div', { class: 'page', key: `resource ${snapshot.key}` },
+  const held = snapshot.holders.map((one) => ({
+    ...one,
+    state: item?.holders.find(({ token }) => token === one.token)?.state ?? guess(one),
+  }));
+  return h(
+    'div',
+    { class: 'page', key: `resource ${snapshot.key}` },
     head(snapshot, item, held),
-    h('div', { class: 'columns' },
-      h('div', { class: 'main-column' },
-        snapshot.unreadable ? box('bad', 'unreadable', h('p', { class: 'strong' }, 'It cannot be read.'), h('p', null, foreign(snapshot.unreadable, { most: 2000 }))) : null,
-        steps(found), holdersSection(snapshot, held, found.base, (item?.steps ?? []).flatMap(({ token }) => token ?? [])), queueSection(snapshot, found.base), timeline(found.timeline)),
-      h('aside', { class: 'side-column', 'aria-label': 'More about the resource' }, orders(snapshot), facts(snapshot), charts(found), auditList(found.audit, snapshot.key), look(snapshot))));
+    h(
+      'div',
+      { class: 'columns' },
+      h(
+        'div',
+        { class: 'main-column' },
+        snapshot.unreadable
+          ? box(
+              'bad',
+              'unreadable',
+              h('p', { class: 'strong' }, 'It cannot be read.'),
+              h('p', null, foreign(snapshot.unreadable, { most: 2000 })),
+            )
+          : null,
+        steps(found),
+        holdersSection(
+          snapshot,
+          held,
+          found.base,
+          (item?.steps ?? []).flatMap(({ token }) => token ?? []),
+        ),
+        queueSection(snapshot, found.base),
+        timeline(found.timeline),
+      ),
+      h(
+        'aside',
+        { class: 'side-column', 'aria-label': 'More about the resource' },
+        orders(snapshot),
+        facts(snapshot),
+        charts(found),
+        auditList(found.audit, snapshot.key),
+        look(snapshot),
+      ),
+    ),
+  );
 }
 
 /** Before it is in a sample: its state from what the store says, as the server tells it. @param {HeldBy} held */
@@ -83,11 +135,18 @@ function guess({ ttl_ms, remaining_ms }) {
 /** @param {Snapshot} snapshot @param {Item | null} item @param {HeldBy[]} held */
 function head(snapshot, item, held) {
   const marks = item ? marksOf(item) : [];
-  return h('div', { class: 'page-head' },
+  return h(
+    'div',
+    { class: 'page-head' },
     h('p', { class: 'crumb small' }, h('a', { href: '#/resources' }, 'Resources')),
     h('h1', { tabindex: '-1', class: 'name' }, foreign(snapshot.resource, { most: 4000 })),
     h('p', { class: 'summary', 'data-test': 'summary' }, summary(snapshot, held)),
-    h('div', { class: 'marks' }, marks.map((one) => mark(one))));
+    h(
+      'div',
+      { class: 'marks' },
+      marks.map((one) => mark(one)),
+    ),
+  );
 }
 
 /** @param {Snapshot} snapshot @param {HeldBy[]} held */
@@ -100,7 +159,8 @@ function summary(snapshot, held) {
   else if (snapshot.holder_count) parts.push(`Held by ${count(snapshot.holder_count, 'process', 'processes')}.`);
   else if (locks.length) parts.push('Held by a lock of another program.');
   else parts.push('Nobody holds it.');
-  if (snapshot.queue_length) parts.push(` ${count(snapshot.queue_length, 'claim')} ${snapshot.queue_length === 1 ? 'waits' : 'wait'}.`);
+  if (snapshot.queue_length)
+    parts.push(` ${count(snapshot.queue_length, 'claim')} ${snapshot.queue_length === 1 ? 'waits' : 'wait'}.`);
   return parts;
 }
 
@@ -109,101 +169,104 @@ function steps({ item, itemBase }) {
   const all = item?.steps ?? [];
   if (!item || !all.length) return null;
   const next = item.next_step;
-  return section('steps', 'Next steps',
+  return section(
+    'steps',
+    'Next steps',
     h('p', { class: 'quiet small', key: 'order' }, 'In the order of the runbook: prefer the first that helps.'),
-    h('ol', { class: 'steps numbered', key: 'steps' }, all.map((step, index) => {
-      const isNext = next?.step === step.step && next.token === step.token;
-      return h('li', { key: `${step.step} ${step.token ?? index}`, class: isNext ? 'is-next' : '', 'data-test': isNext ? 'next-step' : 'step', 'data-step': step.step },
-        stepBody(item, step, itemBase, isNext));
-    })));
-}
-
-/** @param {Snapshot} snapshot @param {HeldBy[]} held @param {number} base @param {string[]} hasSteps the tokens of holders whose orders are among the steps */
-function holdersSection(snapshot, held, base, hasSteps) {
-  const locks = snapshot.foreign ?? [];
-  if (snapshot.unreadable) return null;
-  const more = snapshot.holder_count - held.length;
-  return section('holders', held.length > 1 || locks.length > 1 ? ['Holders ', h('span', { class: 'badge' }, number(snapshot.holder_count + locks.length))] : 'Holder',
-    held.length || locks.length ? null : empty('Nobody holds it.', h('p', null, 'To hold it while a command runs:'), command(`leasehold run ${quoted(snapshot.resource)} -- COMMAND`, 'that holds it')),
-    h('ul', { class: 'list', key: 'list' }, held.slice(0, SHOWN).map((one) => holderCard(snapshot, one, base, hasSteps.includes(one.token))), locks.map((lock) => foreignCard(snapshot, lock, base))),
-    more > 0 || held.length > SHOWN ? h('p', { class: 'quiet', key: 'more' }, `and ${count(snapshot.holder_count - Math.min(held.length, SHOWN), 'more holder')}`) : null);
-}
-
-/** @param {Snapshot} snapshot @param {HeldBy} held @param {number} base @param {boolean} hasSteps */
-function holderCard(snapshot, held, base, hasSteps) {
-  const give = (/** @type {string} */ action) => button(KINDS[action].button, () => openAction({ action, on: snapshot, token: held.token, held, base }), { class: KINDS[action].promise ? 'danger' : '', about: `${held.holder.label || held.holder.pid} on ${held.holder.host}`, test: `do-${action}` });
-  return h('li', { key: held.token, class: 'card', 'data-test': 'holder' },
-    h('div', { class: 'card-head' }, holder(held.holder, 4000), holderState(snapshot.key, held, base)),
-    h('dl', { class: 'facts wide' },
-      fact(held.kept ? 'Granted' : 'Held for', since(`held ${snapshot.key} ${held.token}`, held.held_for_ms, base), held.kept ? ' ago' : ''),
-      fact('Token', h('code', { 'data-test': 'token' }, held.token)),
-      held.ttl_ms ? fact('Ttl', span(held.ttl_ms)) : null,
-      snapshot.capacity > 1 ? fact('Share', `${number(held.weight)} of ${snapshot.capacity >= 0xffff_fffe ? 'all' : number(snapshot.capacity)}`) : null,
-      held.handovers ? fact('Handed over', count(held.handovers, 'time')) : null,
-      held.asked ? fact('Asked to finish', 'by ', foreign(held.asked.by), ': ', foreign(held.asked.why, { most: 1000 })) : null,
-      held.note !== undefined ? fact('Note', h('pre', { class: 'note', tabindex: '0' }, foreign(held.note, { most: 8000, lines: true }))) : null,
-      held.note_base64 ? fact('Note, in base64', h('pre', { class: 'note', tabindex: '0' }, visible(held.note_base64, 8000))) : null),
-    mayOrder() && !held.kept && !hasSteps ? h('div', { class: 'buttons start' }, held.evicting ? null : give('ask'), held.evicting ? null : give('evict'), give('evict-now')) : null,
-    mayOrder() && held.kept && !hasSteps ? h('div', { class: 'buttons start' }, give('evict-now')) : null);
-}
-
-/** @param {Snapshot} snapshot @param {import('./types/api').Foreign} lock @param {number} base */
-function foreignCard(snapshot, lock, base) {
-  const ends = typeof lock.remaining_ms === 'number' ? h('span', { class: 'whole count', tick: countdown(`foreign ${lock.key}`, lock.remaining_ms, base) }) : 'no end';
-  return h('li', { key: `foreign ${lock.key} ${lock.value_hash}`, class: 'card' },
-    h('div', { class: 'card-head' }, h('span', { class: 'mark calm' }, icon('foreign'), 'a lock of another program'), h('span', { class: 'ends' }, 'lease: ', ends)),
-    h('p', { class: 'quiet small' }, 'Nothing is known about its process, or since when it holds. Its value may be the secret that releases it, so only a hash is shown.'),
-    h('dl', { class: 'facts wide' }, fact('Key', foreign(lock.key, { most: 2000 })), fact('Form', foreign(lock.form)), fact('Hash of the value', h('code', null, visible(lock.value_hash, 64)))),
-    mayOrder() ? h('div', { class: 'buttons start' }, button(KINDS['evict-foreign'].button, () => openAction({ action: 'evict-foreign', on: snapshot, valueHash: lock.value_hash }), { class: 'danger' })) : null);
-}
-
-/** @param {Snapshot} snapshot @param {number} base */
-function queueSection({ queue, queue_length, key, unreadable }, base) {
-  if (unreadable) return null;
-  if (!queue_length) return section('queue', 'Queue', h('p', { class: 'quiet', key: 'none' }, 'Nobody waits.'));
-  const shown = queue.slice(0, SHOWN);
-  return section('queue', ['Queue ', h('span', { class: 'badge' }, number(queue_length))],
-    h('ol', { class: 'queue', key: 'list' }, shown.map((entry, index) => h('li', { key: `${entry.holder.host} ${entry.holder.pid} ${entry.holder.label} ${index}`, 'data-test': 'waiter' },
-      h('span', { class: 'place', 'aria-hidden': 'true' }, String(index + 1)), entry.foreign ? h('span', { class: 'mark calm' }, icon('foreign'), 'another program') : holder(entry.holder, 120),
-      h('span', null, 'waits for ', since(`waited ${key} ${index} ${entry.holder.host} ${entry.holder.pid}`, entry.waited_ms, base)),
-      entry.silent ? h('span', { class: 'mark warn', title: 'It could have been granted, and did not answer' }, icon('silent'), 'does not answer') : null,
-      entry.weight > 1 ? h('span', { class: 'quiet small' }, entry.weight >= 0xffff_fffe ? 'wants all of it' : `wants ${number(entry.weight)}`) : null))),
-    queue_length > shown.length ? h('p', { class: 'quiet', key: 'more' }, `and ${count(queue_length - shown.length, 'more waiter')} behind them`) : null);
+    h(
+      'ol',
+      { class: 'steps numbered', key: 'steps' },
+      all.map((step, index) => {
+        const isNext = next?.step === step.step && next.token === step.token;
+        return h(
+          'li',
+          {
+            key: `${step.step} ${step.token ?? index}`,
+            class: isNext ? 'is-next' : '',
+            'data-test': isNext ? 'next-step' : 'step',
+            'data-step': step.step,
+          },
+          stepBody(item, step, itemBase, isNext),
+        );
+      }),
+    ),
+  );
 }
 
 /** @param {Snapshot} snapshot */
 function orders(snapshot) {
   const why = readOnlyBecause();
-  if (why) return section('orders', 'Orders', h('p', { class: 'quiet', key: 'why', 'data-test': 'read-only' }, icon('lock'), ` Read-only: ${why}.`));
-  const give = (/** @type {string} */ action, more = {}) => button(KINDS[action].button, () => openAction({ action, on: snapshot, ...more }), { test: `do-${action}` });
-  return section('orders', 'Orders', h('div', { class: 'buttons start', key: 'buttons' },
-    typeof snapshot.paused_for_ms === 'number' ? give('resume') : give('pause'),
-    snapshot.capacity > 1 && snapshot.capacity < 0xffff_fffe ? give('resize', { capacity: snapshot.capacity }) : null),
-    h('p', { class: 'quiet small', key: 'audit' }, 'Every order needs a reason, and is in the audit trail.'));
+  if (why)
+    return section(
+      'orders',
+      'Orders',
+      h('p', { class: 'quiet', key: 'why', 'data-test': 'read-only' }, icon('lock'), ` Read-only: ${why}.`),
+    );
+  const give = (/** @type {string} */ action, more = {}) =>
+    button(KINDS[action].button, () => openAction({ action, on: snapshot, ...more }), { test: `do-${action}` });
+  return section(
+    'orders',
+    'Orders',
+    h(
+      'div',
+      { class: 'buttons start', key: 'buttons' },
+      typeof snapshot.paused_for_ms === 'number' ? give('resume') : give('pause'),
+      snapshot.capacity > 1 && snapshot.capacity < 0xffff_fffe ? give('resize', { capacity: snapshot.capacity }) : null,
+    ),
+    h('p', { class: 'quiet small', key: 'audit' }, 'Every order needs a reason, and is in the audit trail.'),
+  );
 }
 
 /** @param {Snapshot} snapshot */
 function facts(snapshot) {
-  return section('facts', 'Facts', h('dl', { class: 'facts', key: 'facts' },
-    fact('Mode', modeOf(snapshot) || 'not in use'),
-    snapshot.capacity > 1 ? fact('Capacity', snapshot.capacity >= 0xffff_fffe ? 'unlimited' : number(snapshot.capacity)) : null,
-    snapshot.last_token ? fact('Newest token', h('code', null, snapshot.last_token)) : null,
-    typeof snapshot.paused_for_ms === 'number' ? fact('Paused for', h('span', { class: 'whole count', tick: countdown(`pause ${snapshot.key}`, snapshot.paused_for_ms, found?.base ?? 0) })) : null,
-    snapshot.resource === snapshot.key ? null : fact('Key', h('code', { class: 'anywhere' }, visible(snapshot.key, 2000)))));
+  return section(
+    'facts',
+    'Facts',
+    h(
+      'dl',
+      { class: 'facts', key: 'facts' },
+      fact('Mode', modeOf(snapshot) || 'not in use'),
+      snapshot.capacity > 1 ? fact('Capacity', snapshot.capacity >= 0xffff_fffe ? 'unlimited' : number(snapshot.capacity)) : null,
+      snapshot.last_token ? fact('Newest token', h('code', null, snapshot.last_token)) : null,
+      typeof snapshot.paused_for_ms === 'number'
+        ? fact(
+            'Paused for',
+            h('span', {
+              class: 'whole count',
+              tick: countdown(`pause ${snapshot.key}`, snapshot.paused_for_ms, found?.base ?? 0),
+            }),
+          )
+        : null,
+      snapshot.resource === snapshot.key ? null : fact('Key', h('code', { class: 'anywhere' }, visible(snapshot.key, 2000))),
+    ),
+  );
 }
 
 /** @param {Found} found */
 function charts({ timeline }) {
   if (!timeline) return null;
-  return section('charts', 'Waits and holds', h('div', { class: 'charts', key: 'charts' }, durations('waits', 'Waits', timeline.waits), durations('holds', 'Holds', timeline.holds)));
+  return section(
+    'charts',
+    'Waits and holds',
+    h(
+      'div',
+      { class: 'charts', key: 'charts' },
+      durations('waits', 'Waits', timeline.waits),
+      durations('holds', 'Holds', timeline.holds),
+    ),
+  );
 }
 
 /** @param {Snapshot} snapshot */
 function look({ resource }) {
-  return section('commands', 'In a terminal', h('div', { class: 'stack', key: 'stack' }, command(`leasehold why ${quoted(resource)}`, 'that says why it is held'), command(`leasehold watch ${quoted(resource)}`, 'that follows it')));
-}
-
-/** A word for a shell. @param {string} word */
-function quoted(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) && !word.startsWith('-') ? word : `'${word.replaceAll("'", "'\\''")}'`;
+  return section(
+    'commands',
+    'In a terminal',
+    h(
+      'div',
+      { class: 'stack', key: 'stack' },
+      command(`leasehold why ${quoted(resource)}`, 'that says why it is held'),
+      command(`leasehold watch ${quoted(resource)}`, 'that follows it'),
+    ),
+  );
 }

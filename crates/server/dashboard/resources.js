@@ -31,7 +31,12 @@ const FILTERS = [
   ['leading', 'Leading', null],
 ];
 /** @type {[string, string][]} */
-const SORTS = [['wait', 'longest wait'], ['hold', 'longest hold'], ['waiters', 'most waiters'], ['name', 'name']];
+const SORTS = [
+  ['wait', 'longest wait'],
+  ['hold', 'longest hold'],
+  ['waiters', 'most waiters'],
+  ['name', 'name'],
+];
 
 /** The answer to the query in `asked`. @type {{body: Overview, base: number} | null} */
 let found = null;
@@ -54,16 +59,34 @@ export async function load(params, signal) {
 /** @param {Params} params */
 export function draw(params) {
   const isAsked = asked === JSON.stringify(queryOf(params));
-  return h('div', { key: 'resources', class: 'page' },
-    h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Resources'), found ? h('p', { class: 'quiet', id: 'matched' }, matched(params, found.body)) : null),
+  return h(
+    'div',
+    { key: 'resources', class: 'page' },
+    h(
+      'div',
+      { class: 'page-head' },
+      h('h1', { tabindex: '-1' }, 'Resources'),
+      found ? h('p', { class: 'quiet', id: 'matched' }, matched(params, found.body)) : null,
+    ),
     tools(params),
-    found ? h('div', { 'aria-busy': isAsked ? undefined : 'true', class: isAsked ? '' : 'old', key: 'found' }, list(params, found), pages(params, found.body)) : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the resources…'));
+    found
+      ? h(
+          'div',
+          { 'aria-busy': isAsked ? undefined : 'true', class: isAsked ? '' : 'old', key: 'found' },
+          list(params, found),
+          pages(params, found.body),
+        )
+      : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the resources…'),
+  );
 }
 
 /** @param {Params} params @param {Overview} body */
 function matched(params, body) {
   const all = count(body.matched, 'resource');
-  return [params.q || params.kind || params.only ? `${all} found` : all, body.truncated ? '. The store has more than a sample holds: these are the first ones' : ''];
+  return [
+    params.q || params.kind || params.only ? `${all} found` : all,
+    body.truncated ? '. The store has more than a sample holds: these are the first ones' : '',
+  ];
 }
 
 /** @param {Params} params */
@@ -73,20 +96,75 @@ function tools(params) {
   if (params.kind && !kinds.includes(params.kind)) kinds.unshift(params.kind);
   const known = /** @type {Record<string, any>} */ (body ?? {});
   // Filters that would find nothing are left out, so that the eye meets only what is there.
-  const filters = FILTERS.filter(([value, , field]) => !field || known[field] || value === (params.only ?? '') || value === 'held');
-  return h('div', { class: 'tools', key: 'tools' },
-    h('ul', { class: 'chips', 'aria-label': 'Show' }, filters.map(([value, text, field]) => h('li', { key: value },
-      h('a', { href: address({ ...params, only: value, after: '' }), class: 'chip', 'aria-current': (params.only ?? '') === value ? 'true' : undefined }, text, field && known[field] ? h('span', { class: 'badge' }, number(known[field])) : null)))),
-    h('div', { class: 'selects' },
-      params.q ? h('span', { class: 'search-word', key: 'q' }, 'named ', foreign(params.q, { most: 40, class: 'name' }), ' ', h('a', { href: address({ ...params, q: '', after: '' }), 'aria-label': 'Clear the search' }, 'clear')) : null,
-      h('label', { key: 'kind' }, h('span', null, 'Kind'), select('kind', params.kind ?? '', [['', 'all'], ...kinds.map((kind) => /** @type {[string, string]} */ ([kind, kind]))], params)),
-      h('label', { key: 'sort' }, h('span', null, 'Sort'), select('sort', params.sort || 'wait', SORTS, params))));
+  const filters = FILTERS.filter(
+    ([value, , field]) => !field || known[field] || value === (params.only ?? '') || value === 'held',
+  );
+  return h(
+    'div',
+    { class: 'tools', key: 'tools' },
+    h(
+      'ul',
+      { class: 'chips', 'aria-label': 'Show' },
+      filters.map(([value, text, field]) =>
+        h(
+          'li',
+          { key: value },
+          h(
+            'a',
+            {
+              href: address({ ...params, only: value, after: '' }),
+              class: 'chip',
+              'aria-current': (params.only ?? '') === value ? 'true' : undefined,
+            },
+            text,
+            field && known[field] ? h('span', { class: 'badge' }, number(known[field])) : null,
+          ),
+        ),
+      ),
+    ),
+    h(
+      'div',
+      { class: 'selects' },
+      params.q
+        ? h(
+            'span',
+            { class: 'search-word', key: 'q' },
+            'named ',
+            foreign(params.q, { most: 40, class: 'name' }),
+            ' ',
+            h('a', { href: address({ ...params, q: '', after: '' }), 'aria-label': 'Clear the search' }, 'clear'),
+          )
+        : null,
+      h(
+        'label',
+        { key: 'kind' },
+        h('span', null, 'Kind'),
+        select(
+          'kind',
+          params.kind ?? '',
+          [['', 'all'], ...kinds.map((kind) => /** @type {[string, string]} */ ([kind, kind]))],
+          params,
+        ),
+      ),
+      h('label', { key: 'sort' }, h('span', null, 'Sort'), select('sort', params.sort || 'wait', SORTS, params)),
+    ),
+  );
 }
 
 /** @param {string} name @param {string} value @param {[string, string][]} options @param {Params} params */
 function select(name, value, options, params) {
   const change = (/** @type {any} */ event) => go(address({ ...params, [name]: event.target.value, after: '' }));
-  return h('select', { id: `select-${name}`, value, on: { change } }, options.map(([key, text]) => h('option', { key, value: key, selected: key === value }, foreign(text, { most: 40 }).children.map((child) => (typeof child === 'string' ? child : child.children.join('')))))); 
+  return h(
+    'select',
+    { id: `select-${name}`, value, on: { change } },
+    options.map(([key, text]) =>
+      h(
+        'option',
+        { key, value: key, selected: key === value },
+        foreign(text, { most: 40 }).children.map((child) => (typeof child === 'string' ? child : child.children.join(''))),
+      ),
+    ),
+  );
 }
 
 /** @param {Params} params @returns {string} */
@@ -99,20 +177,46 @@ export function address(params) {
 /** @param {Params} params @param {{body: Overview, base: number}} found */
 function list(params, { body, base }) {
   if (!body.items.length) return nothing(params);
-  const rows = steady(`resources ${asked}`.replaceAll('"', "'"), body.items).map((item) => row(item.key, [
-    ['Resource', [h('div', { class: 'resource-cell' }, resourceLink(item), h('span', { class: 'quiet small' }, modeOf(item)))]],
-    ['Holder', h('div', { class: 'stack' }, holders(item, base, { isTable: true }))],
-    ['Held for', item.oldest_hold_ms === null || item.oldest_hold_ms === undefined ? h('span', { class: 'quiet' }, '–') : since(`hold ${item.key}`, item.oldest_hold_ms, base)],
-    ['Waiting', h('div', { class: 'stack' }, waiting(item, base, { isTable: true }))],
-    ['Stands out', h('div', { class: 'marks' }, marksOf(item).map((one) => mark(one)))],
-  ]));
-  return h('div', { 'data-steady': `resources ${asked}`.replaceAll('"', "'"), key: 'list' }, table('Resources', ['Resource', 'Holder', 'Held for', 'Waiting', 'What stands out'], rows, 'resources'));
+  const rows = steady(`resources ${asked}`.replaceAll('"', "'"), body.items).map((item) =>
+    row(item.key, [
+      ['Resource', [h('div', { class: 'resource-cell' }, resourceLink(item), h('span', { class: 'quiet small' }, modeOf(item)))]],
+      ['Holder', h('div', { class: 'stack' }, holders(item, base, { isTable: true }))],
+      [
+        'Held for',
+        item.oldest_hold_ms === null || item.oldest_hold_ms === undefined
+          ? h('span', { class: 'quiet' }, '–')
+          : since(`hold ${item.key}`, item.oldest_hold_ms, base),
+      ],
+      ['Waiting', h('div', { class: 'stack' }, waiting(item, base, { isTable: true }))],
+      [
+        'Stands out',
+        h(
+          'div',
+          { class: 'marks' },
+          marksOf(item).map((one) => mark(one)),
+        ),
+      ],
+    ]),
+  );
+  return h(
+    'div',
+    { 'data-steady': `resources ${asked}`.replaceAll('"', "'"), key: 'list' },
+    table('Resources', ['Resource', 'Holder', 'Held for', 'Waiting', 'What stands out'], rows, 'resources'),
+  );
 }
 
 /** @param {Params} params */
 function nothing(params) {
   if (params.q || params.kind || params.only)
-    return empty('Nothing is found.', h('p', null, 'No resource of the newest sample is like this. One that nobody holds and nobody waits for is not in the store.'), h('p', null, h('a', { href: '#/resources' }, 'Show all resources')));
+    return empty(
+      'Nothing is found.',
+      h(
+        'p',
+        null,
+        'No resource of the newest sample is like this. One that nobody holds and nobody waits for is not in the store.',
+      ),
+      h('p', null, h('a', { href: '#/resources' }, 'Show all resources')),
+    );
   return empty('No resource is held.', h('p', null, 'Run a command while holding a lease, and it appears here:'), firstCommand());
 }
 
@@ -126,9 +230,17 @@ function pages(params, body) {
     if (!body.next) return;
     trail = after ? [...trail.slice(0, at + 1), body.next] : [body.next];
   };
-  return h('nav', { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
+  return h(
+    'nav',
+    { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
     after ? h('a', { class: 'button', key: 'first', href: address({ ...params, after: '' }) }, 'First page') : null,
     after && back ? h('a', { class: 'button', key: 'back', href: address({ ...params, after: back }) }, 'Page before') : null,
-    body.next ? h('a', { class: 'button', key: 'next', rel: 'next', href: address({ ...params, after: body.next }), on: { click: remember } }, `Next ${ROWS}`) : null);
+    body.next
+      ? h(
+          'a',
+          { class: 'button', key: 'next', rel: 'next', href: address({ ...params, after: body.next }), on: { click: remember } },
+          `Next ${ROWS}`,
+        )
+      : null,
+  );
 }
-

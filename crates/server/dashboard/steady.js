@@ -11,10 +11,14 @@ let movedAt = -Infinity;
 /** @type {Element | null} */
 let under = null;
 
-addEventListener('pointermove', (event) => {
-  movedAt = performance.now();
-  under = event.target instanceof Element ? event.target : null;
-}, { passive: true });
+addEventListener(
+  'pointermove',
+  (event) => {
+    movedAt = performance.now();
+    under = event.target instanceof Element ? event.target : null;
+  },
+  { passive: true },
+);
 
 /** @param {string} list */
 function isInUse(list) {
@@ -29,8 +33,14 @@ export function steady(list, items) {
   let out = items;
   if (before && isInUse(list)) {
     const rank = new Map(before.map((key, index) => [key, index]));
-    out = items.map((item, index) => ({ item, rank: rank.get(item.key) ?? before.length + index })).sort((a, b) => a.rank - b.rank).map(({ item }) => item);
+    out = items
+      .map((item, index) => ({ item, rank: rank.get(item.key) ?? before.length + index }))
+      .sort((a, b) => a.rank - b.rank)
+      .map(({ item }) => item);
   }
-  orders.set(list, out.map(({ key }) => key));
+  orders.set(
+    list,
+    out.map(({ key }) => key),
+  );
   return out;
 }

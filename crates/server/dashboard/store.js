@@ -23,49 +23,113 @@ export async function load(_params, signal) {
 const toneOf = (state) => (state === 'healthy' ? 'good' : state === 'down' ? 'bad' : 'warn');
 
 export function draw() {
-  if (!found) return h('div', { class: 'page', key: 'store-loading' }, h('h1', { tabindex: '-1' }, 'Store'), h('p', { class: 'loading', 'aria-busy': 'true' }, 'Asking the store…'));
+  if (!found)
+    return h(
+      'div',
+      { class: 'page', key: 'store-loading' },
+      h('h1', { tabindex: '-1' }, 'Store'),
+      h('p', { class: 'loading', 'aria-busy': 'true' }, 'Asking the store…'),
+    );
   const tone = toneOf(found.state);
-  return h('div', { class: 'page', key: 'store' },
-    h('div', { class: `sentence ${tone}` }, icon(tone === 'good' ? 'ok' : tone === 'bad' ? 'stuck' : 'silent'), h('h1', { tabindex: '-1', 'data-test': 'store-sentence' }, h('span', { class: 'lead' }, 'Store: ', foreign(found.sentence, { most: 300 }), '.'))),
-    h('div', { class: 'columns' },
+  return h(
+    'div',
+    { class: 'page', key: 'store' },
+    h(
+      'div',
+      { class: `sentence ${tone}` },
+      icon(tone === 'good' ? 'ok' : tone === 'bad' ? 'stuck' : 'silent'),
+      h(
+        'h1',
+        { tabindex: '-1', 'data-test': 'store-sentence' },
+        h('span', { class: 'lead' }, 'Store: ', foreign(found.sentence, { most: 300 }), '.'),
+      ),
+    ),
+    h(
+      'div',
+      { class: 'columns' },
       h('div', { class: 'main-column' }, findings(found), nodes(found), calls(found)),
-      h('aside', { class: 'side-column', 'aria-label': 'What it promises' }, promise(found), abilities())));
+      h('aside', { class: 'side-column', 'aria-label': 'What it promises' }, promise(found), abilities()),
+    ),
+  );
 }
 
 /** @param {Store} store */
 function findings({ findings }) {
-  if (!findings.length) return section('findings', 'Findings', h('div', { class: 'well', key: 'well' }, icon('ok', 'good'), h('p', null, 'Nothing is to be mended.')));
+  if (!findings.length)
+    return section(
+      'findings',
+      'Findings',
+      h('div', { class: 'well', key: 'well' }, icon('ok', 'good'), h('p', null, 'Nothing is to be mended.')),
+    );
   const ranks = ['critical', 'warning', 'info'];
   const sorted = [...findings].sort((a, b) => ranks.indexOf(a.severity) - ranks.indexOf(b.severity));
-  return section('findings', ['Findings ', h('span', { class: 'badge' }, number(findings.length))],
-    h('ul', { class: 'list', key: 'list' }, sorted.map((one) => {
-      const [tone, name] = one.severity === 'critical' ? ['bad', 'stuck'] : one.severity === 'warning' ? ['warn', 'silent'] : ['calm', 'info'];
-      return h('li', { key: one.title, class: `box ${tone}`, 'data-test': 'finding' }, icon(name), h('div', null,
-        h('p', { class: 'strong' }, h('span', { class: 'for-ears' }, `${one.severity}: `), foreign(one.title, { most: 300 })),
-        h('p', null, foreign(one.detail, { most: 1000 })), one.fix ? h('p', null, h('strong', null, 'To mend it: '), foreign(one.fix, { most: 1000 })) : null));
-    })));
+  return section(
+    'findings',
+    ['Findings ', h('span', { class: 'badge' }, number(findings.length))],
+    h(
+      'ul',
+      { class: 'list', key: 'list' },
+      sorted.map((one) => {
+        const [tone, name] =
+          one.severity === 'critical' ? ['bad', 'stuck'] : one.severity === 'warning' ? ['warn', 'silent'] : ['calm', 'info'];
+        return h(
+          'li',
+          { key: one.title, class: `box ${tone}`, 'data-test': 'finding' },
+          icon(name),
+          h(
+            'div',
+            null,
+            h('p', { class: 'strong' }, h('span', { class: 'for-ears' }, `${one.severity}: `), foreign(one.title, { most: 300 })),
+            h('p', null, foreign(one.detail, { most: 1000 })),
+            one.fix ? h('p', null, h('strong', null, 'To mend it: '), foreign(one.fix, { most: 1000 })) : null,
+          ),
+        );
+      }),
+    ),
+  );
 }
 
 /** @param {Store} store */
 function nodes({ nodes, quorum }) {
   if (!nodes?.length) return null;
-  const rows = nodes.map((node) => row(node.name, [
-    ['Node', h('span', { class: 'name' }, foreign(node.name))],
-    ['State', node.counts ? h('span', { class: 'mark good' }, icon('ok'), 'counts') : h('span', { class: 'mark bad' }, icon('gone'), 'does not count')],
-    ['Round trip', fine(node.round_trip_ms)],
-    ['Clock', clock(node.clock_ahead_ms)],
-    ['Why', node.why ? h('span', { class: 'reason' }, foreign(node.why, { most: 400 })) : h('span', { class: 'quiet' }, '–')],
-  ]));
-  return section('nodes', 'Nodes', quorum ? quorumBar(quorum) : null, table('Nodes', ['Node', 'State', 'Round trip', 'Clock', 'Why'], rows, 'nodes'));
+  const rows = nodes.map((node) =>
+    row(node.name, [
+      ['Node', h('span', { class: 'name' }, foreign(node.name))],
+      [
+        'State',
+        node.counts
+          ? h('span', { class: 'mark good' }, icon('ok'), 'counts')
+          : h('span', { class: 'mark bad' }, icon('gone'), 'does not count'),
+      ],
+      ['Round trip', fine(node.round_trip_ms)],
+      ['Clock', clock(node.clock_ahead_ms)],
+      ['Why', node.why ? h('span', { class: 'reason' }, foreign(node.why, { most: 400 })) : h('span', { class: 'quiet' }, '–')],
+    ]),
+  );
+  return section(
+    'nodes',
+    'Nodes',
+    quorum ? quorumBar(quorum) : null,
+    table('Nodes', ['Node', 'State', 'Round trip', 'Clock', 'Why'], rows, 'nodes'),
+  );
 }
 
 /** @param {import('./types/api').Quorum} quorum */
 function quorumBar({ nodes, up, needed, margin }) {
   const tone = up < needed ? 'bad' : margin === 0 ? 'warn' : 'good';
   const say = `${up} of ${count(nodes, 'node')} count, ${needed} are needed: ${up < needed ? 'no lease can be granted' : margin ? `${margin} to spare` : 'none to spare'}`;
-  return h('p', { class: `quorum ${tone}`, key: 'quorum', 'data-test': 'quorum' },
-    h('span', { class: 'pips', 'aria-hidden': 'true' }, Array.from({ length: Math.min(nodes, 15) }, (_, index) => h('span', { key: index, class: `${index < up ? 'up' : 'down'} ${index === needed - 1 ? 'needed' : ''}` }))),
-    h('span', null, say, '.'));
+  return h(
+    'p',
+    { class: `quorum ${tone}`, key: 'quorum', 'data-test': 'quorum' },
+    h(
+      'span',
+      { class: 'pips', 'aria-hidden': 'true' },
+      Array.from({ length: Math.min(nodes, 15) }, (_, index) =>
+        h('span', { key: index, class: `${index < up ? 'up' : 'down'} ${index === needed - 1 ? 'needed' : ''}` }),
+      ),
+    ),
+    h('span', null, say, '.'),
+  );
 }
 
 /** @param {number | null | undefined} ahead */
@@ -77,28 +141,48 @@ function clock(ahead) {
 
 /** @param {Store} store */
 function calls({ calls }) {
-  if (!calls.length) return section('calls', 'Calls', h('p', { class: 'quiet', key: 'none' }, 'This server has not asked the store for anything yet.'));
-  const rows = calls.map((call) => row(call.verb, [
-    ['Verb', h('span', { class: 'strong' }, foreign(call.verb))],
-    ['Calls', number(call.count)],
-    ['Failed', h('span', { class: call.errors ? 'bad-text strong' : 'quiet' }, number(call.errors))],
-    ['Median', fine(call.p50_ms)],
-    ['99 of 100 below', fine(call.p99_ms)],
-  ]));
-  return section('calls', 'Calls of this server', table('Calls', ['Verb', 'Calls', 'Failed', 'Median', '99 of 100 below'], rows, 'calls'));
+  if (!calls.length)
+    return section(
+      'calls',
+      'Calls',
+      h('p', { class: 'quiet', key: 'none' }, 'This server has not asked the store for anything yet.'),
+    );
+  const rows = calls.map((call) =>
+    row(call.verb, [
+      ['Verb', h('span', { class: 'strong' }, foreign(call.verb))],
+      ['Calls', number(call.count)],
+      ['Failed', h('span', { class: call.errors ? 'bad-text strong' : 'quiet' }, number(call.errors))],
+      ['Median', fine(call.p50_ms)],
+      ['99 of 100 below', fine(call.p99_ms)],
+    ]),
+  );
+  return section(
+    'calls',
+    'Calls of this server',
+    table('Calls', ['Verb', 'Calls', 'Failed', 'Median', '99 of 100 below'], rows, 'calls'),
+  );
 }
 
 /** @param {Store} store */
 function promise({ backend, level, because }) {
   const { info } = state;
-  return section('promise', 'What it promises', h('dl', { class: 'facts', key: 'facts' },
-    fact('Store', foreign(backend)),
-    fact('Level', h('strong', null, foreign(level.replaceAll('_', ' ')))),
-    fact('Because', foreign(because, { most: 1000 })),
-    info?.store.tokens_break_when ? fact('A token can go back when', foreign(info.store.tokens_break_when, { most: 1000 })) : null,
-    info ? fact('When this server ends', info.survives_server ? 'leases stay' : 'its leases end with it') : null,
-    info ? fact('Id', h('code', null, foreign(info.store.id))) : null,
-    info ? fact('Server', foreign(info.server), ', API ', foreign(info.api)) : null));
+  return section(
+    'promise',
+    'What it promises',
+    h(
+      'dl',
+      { class: 'facts', key: 'facts' },
+      fact('Store', foreign(backend)),
+      fact('Level', h('strong', null, foreign(level.replaceAll('_', ' ')))),
+      fact('Because', foreign(because, { most: 1000 })),
+      info?.store.tokens_break_when
+        ? fact('A token can go back when', foreign(info.store.tokens_break_when, { most: 1000 }))
+        : null,
+      info ? fact('When this server ends', info.survives_server ? 'leases stay' : 'its leases end with it') : null,
+      info ? fact('Id', h('code', null, foreign(info.store.id))) : null,
+      info ? fact('Server', foreign(info.server), ', API ', foreign(info.api)) : null,
+    ),
+  );
 }
 
 /** @type {[string, string][]} */
@@ -114,8 +198,21 @@ const ABILITIES = [
 function abilities() {
   const { info } = state;
   if (!info) return null;
-  return section('abilities', 'What it can do', h('ul', { class: 'abilities', key: 'list' }, ABILITIES.map(([field, text]) => {
-    const has = info.capabilities[field];
-    return h('li', { key: field, class: has ? '' : 'quiet' }, icon(has ? 'granted' : 'gone', has ? 'good' : ''), h('span', null, has ? text : `not: ${text}`));
-  })));
+  return section(
+    'abilities',
+    'What it can do',
+    h(
+      'ul',
+      { class: 'abilities', key: 'list' },
+      ABILITIES.map(([field, text]) => {
+        const has = info.capabilities[field];
+        return h(
+          'li',
+          { key: field, class: has ? '' : 'quiet' },
+          icon(has ? 'granted' : 'gone', has ? 'good' : ''),
+          h('span', null, has ? text : `not: ${text}`),
+        );
+      }),
+    ),
+  );
 }

@@ -47,12 +47,19 @@ export function foreign(text, options = {}) {
   let from = 0;
   for (const match of cut.matchAll(HIDDEN)) {
     if (options.lines && match[0] === '\n') continue;
-    parts.push(cut.slice(from, match.index), h('span', { class: 'escaped', title: 'a character that is not visible' }, escaped(match[0])));
+    parts.push(
+      cut.slice(from, match.index),
+      h('span', { class: 'escaped', title: 'a character that is not visible' }, escaped(match[0])),
+    );
     from = match.index + match[0].length;
   }
   parts.push(cut.slice(from) + (cut.length < text.length ? '…' : ''));
   const title = cut.length < text.length ? visible(text, 1000) : undefined;
-  return h('bdi', { dir: 'auto', class: options.class, title }, parts.filter((part) => part !== ''));
+  return h(
+    'bdi',
+    { dir: 'auto', class: options.class, title },
+    parts.filter((part) => part !== ''),
+  );
 }
 
 /** A duration of the past or the future, in words: two units at most. @param {number} ms */
@@ -109,4 +116,9 @@ export function clockTime(rfc3339) {
 export function when(rfc3339) {
   if (!rfc3339) return h('span', { class: 'quiet' }, '–');
   return h('time', { datetime: visible(rfc3339, 40), title: visible(rfc3339, 40), class: 'whole' }, clockTime(rfc3339));
+}
+
+/** A word for a shell. @param {string} word */
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) && !word.startsWith('-') ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }

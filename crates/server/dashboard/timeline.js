@@ -17,10 +17,25 @@ export function timeline(past) {
   if (!past) return null;
   const { entries, complete, since } = past;
   const none = h('p', { class: 'quiet', key: 'none' }, 'Nothing has happened since this server began to watch.');
-  return section('timeline', 'Timeline',
-    entries.length ? h('ol', { class: 'timeline', key: 'list' }, entries.slice(0, SHOWN).map((change, index) => entry(change, index, entries.length))) : none,
-    h('p', { class: 'quiet small', key: 'since' }, complete ? 'This is all since ' : 'Seen by this server since ', when(since), '. What happens and is undone between two looks is not seen.',
-      entries.length > SHOWN ? ` ${number(entries.length - SHOWN)} older ones are not shown.` : ''));
+  return section(
+    'timeline',
+    'Timeline',
+    entries.length
+      ? h(
+          'ol',
+          { class: 'timeline', key: 'list' },
+          entries.slice(0, SHOWN).map((change, index) => entry(change, index, entries.length)),
+        )
+      : none,
+    h(
+      'p',
+      { class: 'quiet small', key: 'since' },
+      complete ? 'This is all since ' : 'Seen by this server since ',
+      when(since),
+      '. What happens and is undone between two looks is not seen.',
+      entries.length > SHOWN ? ` ${number(entries.length - SHOWN)} older ones are not shown.` : '',
+    ),
+  );
 }
 
 /** @param {Change} change @param {number} index @param {number} length */
@@ -32,21 +47,72 @@ function entry(change, index, length) {
     change.queue_length ? `${number(change.queue_length)} waiting` : '',
   ].filter(Boolean);
   // Counted from the end, so that a new entry at the top does not change the keys of all others.
-  return h('li', { key: length - index, class: words.tone, 'data-kind': change.kind },
+  return h(
+    'li',
+    { key: length - index, class: words.tone, 'data-kind': change.kind },
     h('span', { class: 'bead' }, icon(words.icon, words.tone)),
-    h('div', null,
-      h('p', null, h('strong', null, words.name), change.holder ? [h('span', { class: 'quiet' }, ' · '), holder(change.holder, 80)] : null),
-      h('p', { class: 'quiet small' }, when(change.at), facts.length ? ` · ${facts.join(' · ')}` : '', change.token ? [' · token ', h('code', null, change.token)] : null),
-      change.by || change.why ? h('p', { class: 'small' }, change.by ? ['by ', foreign(change.by), change.why ? ': ' : ''] : null, change.why ? foreign(change.why, { most: 1000 }) : null) : null));
+    h(
+      'div',
+      null,
+      h(
+        'p',
+        null,
+        h('strong', null, words.name),
+        change.holder ? [h('span', { class: 'quiet' }, ' · '), holder(change.holder, 80)] : null,
+      ),
+      h(
+        'p',
+        { class: 'quiet small' },
+        when(change.at),
+        facts.length ? ` · ${facts.join(' · ')}` : '',
+        change.token ? [' · token ', h('code', null, change.token)] : null,
+      ),
+      change.by || change.why
+        ? h(
+            'p',
+            { class: 'small' },
+            change.by ? ['by ', foreign(change.by), change.why ? ': ' : ''] : null,
+            change.why ? foreign(change.why, { most: 1000 }) : null,
+          )
+        : null,
+    ),
+  );
 }
 
 /** @param {import('./types/api').AuditRecord[] | null} records @param {string} key of the resource */
 export function auditList(records, key) {
   if (!records) return null;
-  if (!records.length) return section('audit', 'Audit', h('p', { class: 'quiet', key: 'none' }, 'No operator has given an order.'));
-  return section('audit', 'Audit', h('ol', { class: 'audit-list', key: 'list' }, records.slice(0, AUDIT_SHOWN).map((record, index) => h('li', { key: `${record.at_us} ${record.command} ${index}`, 'data-test': 'audit-record' },
-    h('p', null, h('strong', null, foreign(record.command)), record.done ? '' : h('span', { class: 'mark warn' }, icon('info'), 'came too late: nothing was done')),
-    h('p', { class: 'small' }, foreign(record.why, { most: 1000 })),
-    h('p', { class: 'quiet small' }, foreign(record.by), ' · ', when(record.at))))),
-    records.length > AUDIT_SHOWN ? h('p', { class: 'small', key: 'all' }, h('a', { href: `#/audit?${new URLSearchParams({ prefix: key })}` }, `All ${records.length} orders`)) : null);
+  if (!records.length)
+    return section('audit', 'Audit', h('p', { class: 'quiet', key: 'none' }, 'No operator has given an order.'));
+  return section(
+    'audit',
+    'Audit',
+    h(
+      'ol',
+      { class: 'audit-list', key: 'list' },
+      records
+        .slice(0, AUDIT_SHOWN)
+        .map((record, index) =>
+          h(
+            'li',
+            { key: `${record.at_us} ${record.command} ${index}`, 'data-test': 'audit-record' },
+            h(
+              'p',
+              null,
+              h('strong', null, foreign(record.command)),
+              record.done ? '' : h('span', { class: 'mark warn' }, icon('info'), 'came too late: nothing was done'),
+            ),
+            h('p', { class: 'small' }, foreign(record.why, { most: 1000 })),
+            h('p', { class: 'quiet small' }, foreign(record.by), ' · ', when(record.at)),
+          ),
+        ),
+    ),
+    records.length > AUDIT_SHOWN
+      ? h(
+          'p',
+          { class: 'small', key: 'all' },
+          h('a', { href: `#/audit?${new URLSearchParams({ prefix: key })}` }, `All ${records.length} orders`),
+        )
+      : null,
+  );
 }

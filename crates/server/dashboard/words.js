@@ -11,14 +11,25 @@ import { number } from './text.js';
 /** @type {Record<string, Mark>} */
 const STATES = {
   renewing: { icon: 'renewing', tone: 'good', text: 'renewing', title: 'It renews its lease when it should' },
-  late: { icon: 'late', tone: 'warn', text: 'late', title: 'A renewal is overdue: the holder is slow, stopped, cut off or dead, or it never renews' },
-  silent: { icon: 'silent', tone: 'bad', text: 'silent', title: 'Less than a sixth of its ttl is left: a holder at work has stopped by now' },
+  late: {
+    icon: 'late',
+    tone: 'warn',
+    text: 'late',
+    title: 'A renewal is overdue: the holder is slow, stopped, cut off or dead, or it never renews',
+  },
+  silent: {
+    icon: 'silent',
+    tone: 'bad',
+    text: 'silent',
+    title: 'Less than a sixth of its ttl is left: a holder at work has stopped by now',
+  },
   gone: { icon: 'gone', tone: 'bad', text: 'gone', title: 'Its process was on the host of this server, and has ended' },
 };
 
 /** The state of a holder. @param {HeldBy} held @returns {Mark} */
 export function stateOf(held) {
-  if (held.kept) return { icon: 'lock', tone: 'calm', text: 'kept closed', title: 'Released, and closed for a while: nobody holds it' };
+  if (held.kept)
+    return { icon: 'lock', tone: 'calm', text: 'kept closed', title: 'Released, and closed for a while: nobody holds it' };
   const known = STATES[held.state ?? ''];
   return known ?? { icon: 'dot', tone: 'plain', text: held.state || 'held', title: 'Whether it renews cannot be told' };
 }
@@ -72,7 +83,8 @@ export function asides(overview) {
   if ((stuck || deadlocks) && unreadable) out.push(says(unreadable, 'resource cannot be read', 'resources cannot be read'));
   if (gone) out.push(says(gone, 'resource is held by a process that is gone', 'resources are held by processes that are gone'));
   if (paused) out.push(says(paused, 'resource is paused', 'resources are paused'));
-  if (!stuck && (held || waiting)) out.push(`${says(held, 'resource is held', 'resources are held')}, ${says(waiting, 'claim waits', 'claims wait')}`);
+  if (!stuck && (held || waiting))
+    out.push(`${says(held, 'resource is held', 'resources are held')}, ${says(waiting, 'claim waits', 'claims wait')}`);
   return out;
 }
 
