@@ -33,6 +33,13 @@ pub struct LoginReply {
     pub caller: CallerBody,
 }
 
+/// The request of a log-out: an empty object. The body may also be left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LogoutBody {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -353,7 +353,7 @@ async fn dispatch(
         Route::Events => return routes::events::answer(&call, &head.headers),
         Route::Info => return Ok(routes::info::answer(&call)),
         Route::Login => return routes::login::log_in(&call, bytes, cookie),
-        Route::Logout => return Ok(routes::login::log_out(cookie)),
+        Route::Logout => return routes::login::log_out(bytes, cookie),
         Route::Metrics => return Ok(metrics(shared)),
     };
     drop(head);

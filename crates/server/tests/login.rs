@@ -157,5 +157,6 @@ async fn a_server_without_tokens_has_nothing_to_log_in_with() {
     let refused = server.post("/v1/login", json!({"token": "lh_0a1b2c3d_0"})).await;
     assert_eq!(refused.problem(), (422, "invalid"));
     assert_eq!(server.post("/v1/logout", Value::Object(serde_json::Map::new())).await.status, 204);
+    assert_eq!(server.post("/v1/logout", json!({"token": "x"})).await.problem(), (422, "invalid"));
     assert_eq!(server.get("/v1/info").await.status, 200);
 }

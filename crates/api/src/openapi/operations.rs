@@ -15,7 +15,7 @@ use crate::{
         SnapshotBody,
     },
     jobs::JobsReply,
-    login::{LoginBody, LoginReply},
+    login::{LoginBody, LoginReply, LogoutBody},
     orders::{OrderBody, OrderReply},
     overview::{OverviewQuery, OverviewReply},
     release::{ReleaseBody, ReleaseReply},
@@ -52,7 +52,7 @@ pub(super) fn all(schemas: &mut Schemas) -> Vec<Operation> {
         store(schemas),
         info(schemas),
         log_in(schemas),
-        log_out(),
+        log_out(schemas),
         lock(schemas),
         unlock(schemas),
         metrics(),
@@ -508,15 +508,14 @@ fn log_in(schemas: &mut Schemas) -> Operation {
         .problems(&[ProblemKind::Unauthenticated, ProblemKind::Throttled])
 }
 
-fn log_out() -> Operation {
-    let nothing = json!({"type": "object"});
+fn log_out(schemas: &mut Schemas) -> Operation {
     Operation::post(routes::LOGOUT, "log_out")
         .about(
             "server",
             "Log out",
-            "Removes the cookie of the log-in. The body is not looked at, and need not be there.",
+            "Removes the cookie of the log-in. The body is an empty object, or is not there.",
         )
-        .body(&nothing, &[("nothing", json!({}))])
+        .body(&schemas.request::<LogoutBody>(), &[("nothing", json!({}))])
         .optional_body()
         .reply_with(204, "The header `Set-Cookie` removes the cookie.", &json!({}))
         .problems(OF_LOGINS)

@@ -5,7 +5,7 @@
 use hyper::header::SET_COOKIE;
 use leasehold_api::{
     Problem,
-    login::{LoginBody, LoginReply},
+    login::{LoginBody, LoginReply, LogoutBody},
 };
 
 use crate::{
@@ -26,8 +26,11 @@ pub(crate) fn log_in(call: &Call<'_>, bytes: &[u8], cookie: SessionCookie) -> Re
     Ok(answer)
 }
 
-pub(crate) fn log_out(cookie: SessionCookie) -> Answer {
+pub(crate) fn log_out(bytes: &[u8], cookie: SessionCookie) -> Result<Answer, Problem> {
+    if !bytes.is_empty() {
+        leasehold_api::list::read_body::<LogoutBody>(bytes).map_err(|_| invalid("the body is not {}"))?;
+    }
     let mut answer = Answer::empty(204);
     answer.headers.insert(SET_COOKIE, cookie.remove());
-    answer
+    Ok(answer)
 }
