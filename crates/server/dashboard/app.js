@@ -58,7 +58,9 @@ const commands = {
       // Asked for again: a person may have chosen a kind or another page meanwhile.
       const { page, params } = route();
       if (page !== 'resources' && !isFinal) return;
-      go(resources.address(page === 'resources' ? { ...params, q: text, after: '' } : { q: text }), { replace: page === 'resources' });
+      go(resources.address(page === 'resources' ? { ...params, q: text, after: '' } : { q: text }), {
+        replace: page === 'resources',
+      });
     };
     searchTimer = setTimeout(open, isFinal ? 0 : SEARCH_PAUSE_MS);
   },

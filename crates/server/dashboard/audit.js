@@ -102,21 +102,30 @@ function list(params, { records }) {
     );
   const rows = records.map((record) =>
     row(`${record.at_us} ${record.key} ${record.command} ${record.token ?? ''}`, [
-      ['When', when(record.at)],
-      ['Order', h('span', { class: 'strong whole' }, foreign(record.command, { most: 30 }))],
-      ['Resource', resourceLink(record)],
+      ['When', h('div', { class: 'stack' }, when(record.at), h('span', { class: 'quiet small' }, 'by ', foreign(record.by)))],
       [
-        'Outcome',
-        record.done
-          ? h('span', { class: 'mark good' }, icon('ok'), 'done')
-          : h('span', { class: 'mark warn', title: 'The holder had changed' }, icon('info'), 'too late: nothing done'),
+        'Order',
+        h(
+          'div',
+          { class: 'stack' },
+          h('span', { class: 'strong whole' }, foreign(record.command, { most: 30 })),
+          outcome(record.done),
+        ),
+      ],
+      [
+        'Resource',
+        h('div', { class: 'stack' }, resourceLink(record), record.token ? h('code', { class: 'quiet' }, record.token) : null),
       ],
       ['Reason', h('span', { class: 'reason' }, foreign(record.why, { most: 1000 }))],
-      ['Operator', h('span', { class: record.by.length < 24 ? 'whole' : '' }, foreign(record.by))],
-      ['Token', record.token ? h('code', null, record.token) : h('span', { class: 'quiet' }, '–')],
     ]),
   );
-  return table('Orders', ['When', 'Order', 'Resource', 'Outcome', 'Reason', 'Operator', 'Token'], rows, 'audit');
+  return table('Orders', ['When', 'Order', 'Resource, and the token of the grant', 'Reason'], rows, 'audit');
+}
+
+/** @param {boolean} done */
+function outcome(done) {
+  if (done) return h('span', { class: 'mark good' }, icon('ok'), 'done');
+  return h('span', { class: 'mark warn', title: 'The holder had changed' }, icon('info'), 'too late: nothing done');
 }
 
 /** @param {Params} params @param {AuditPage} page */

@@ -140,7 +140,8 @@ function clock(ahead) {
 }
 
 /** @param {Store} store */
-function calls({ calls }) {
+function calls({ calls: all }) {
+  const calls = all.filter(({ count, errors }) => count || errors);
   if (!calls.length)
     return section(
       'calls',

@@ -206,7 +206,9 @@ impl Store {
         let no_answer = |_| self.no_answer(Verb::Inspect, self.timeout).with_effect(Effect::None);
         let started = Instant::now();
         let result = read.await.map_err(no_answer).flatten();
-        self.metrics.called(Verb::Inspect, started.elapsed(), result.is_err());
+        // A store that does not know a query has not failed: SQLite, for example, has no servers to list.
+        let failed = result.as_ref().is_err_and(|error| error.kind() != ErrorKind::Unsupported);
+        self.metrics.called(Verb::Inspect, started.elapsed(), failed);
         result
     }
 
