@@ -24,7 +24,10 @@ export function drawLogin(done) {
       form.busy = false;
       done();
     } catch (error) {
-      Object.assign(form, { busy: false, problem: asProblem(error) });
+      const problem = asProblem(error);
+      // The hint is for programs: they send a header.
+      if (problem.kind === 'unauthenticated') problem.hint = '';
+      Object.assign(form, { busy: false, problem });
       changed();
       field?.focus();
       field?.select();
