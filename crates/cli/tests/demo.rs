@@ -42,28 +42,42 @@ fn it_shows_what_can_go_wrong() {
     });
     eventually("a paused resource", || !item(&server, "import/partner-feed")["paused_for_ms"].is_null());
     eventually("a process that is gone", || {
-        let listed =
-            program(&directory).args(["--store", &store(&directory), "ls", "export/"]).output().unwrap();
-        String::from_utf8(listed.stdout).unwrap().matches("gone").count() == 2
+        let (_, body) = server.request("GET", "/v1/overview?only=gone&sort=name", "");
+        let items = body["items"].as_array().unwrap();
+        let keys: Vec<_> = items.iter().map(|item| item["key"].as_str().unwrap()).collect();
+        keys == ["export/customers", "export/orders"]
+            && items.iter().all(|item| item["next_step"]["step"] == json!("evict_now"))
     });
-    for (account, holder) in [("account/7001", "billing-1"), ("account/7002", "billing-2")] {
-        eventually("two processes that wait for each other", || {
-            let item = item(&server, account);
-            item["holders"][0]["holder"]["host"] == *holder
-                && item["first_waiter"]["host"] != *holder
-                && item["stuck"] == json!(true)
-        });
-    }
-    eventually("an election", || item(&server, "scheduler/eu")["queue_length"] == json!(2));
-    for kind in ["report", "import", "customer", "thumbnail", "gpu", "index"] {
+    eventually("two processes that wait for each other", || {
+        let (_, body) = server.request("GET", "/v1/deadlocks", "");
+        body["deadlocks"][0]["sentence"]
+            .as_str()
+            .is_some_and(|said| said.contains("billing-1") && said.contains("billing-2"))
+    });
+    eventually("an election, which is not stuck", || {
+        let item = item(&server, "scheduler/eu");
+        item["queue_length"] == json!(2)
+            && item["oldest_wait_ms"].as_u64() > Some(1000)
+            && item["stuck"] == json!(false)
+    });
+    eventually("a hold that is unusual for its kind", || {
+        let (_, body) = server.request("GET", "/v1/overview?only=unusual", "");
+        body["items"][0]["key"] == json!("customer/118")
+    });
+    for kind in ["report", "stock", "customer", "thumbnail", "gpu", "index"] {
         eventually(kind, || {
             let (_, body) = server.request("GET", &format!("/v1/overview?kind={kind}"), "");
             body["matched"].as_u64() > Some(0)
         });
     }
-    let jobs = program(&directory).args(["--store", &store(&directory), "cron", "ls"]).output().unwrap();
-    let jobs = String::from_utf8(jobs.stdout).unwrap();
-    assert!(jobs.contains("no space left") && jobs.contains("late by"), "{jobs}");
+    let (_, jobs) = server.request("GET", "/v1/jobs", "");
+    let outcome = |name: &str| {
+        jobs["schedules"].as_array().unwrap().iter().find(|job| job["name"] == *name).unwrap()["last_outcome"]
+            .clone()
+    };
+    assert_eq!(outcome("backup"), json!("failed"), "{jobs}");
+    assert_eq!(outcome("newsletter"), json!("missed"), "{jobs}");
+    assert_eq!(jobs["elections"][0]["key"], json!("scheduler/eu"), "{jobs}");
     eventually("orders in the audit trail", || {
         let (_, audit) = server.request("GET", "/v1/audit", "");
         let records = audit["records"].as_array().unwrap();
@@ -73,10 +87,20 @@ fn it_shows_what_can_go_wrong() {
     });
 }
 
-/// The URL of the store, which the commands can use beside the server.
-fn store(directory: &TestDir) -> String {
+/// As the introduction says.
+#[test]
+fn the_commands_see_the_same() {
+    let directory = TestDir::new();
+    let server = demo(&directory, &[]);
+    eventually("a stuck line", || item(&server, "deploy/production")["queue_length"] == json!(4));
     let folder = fs::read_dir(directory.path("tmp")).unwrap().next().unwrap().unwrap().path();
-    format!("sqlite:{}", folder.join("leases.db").display())
+    let store = format!("sqlite:{}", folder.join("leases.db").display());
+    let listed = program(&directory).args(["--store", &store, "ls"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(
+        listed.contains("4127@build-7 deploy 2026.11.3") && listed.matches(" gone ").count() == 2,
+        "{listed}"
+    );
 }
 
 #[test]

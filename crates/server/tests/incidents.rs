@@ -128,6 +128,28 @@ async fn filters_find_what_they_say() {
     assert_eq!(kinds, [&json!(3), &json!(1)]);
 }
 
+/// Every election was stuck, for ever.
+#[tokio::test]
+async fn candidates_wait_on_purpose_as_long_as_their_leader_is_well() {
+    let mut config = eager();
+    config.sampling.stuck_after = Duration::from_millis(100);
+    let server = start(config).await;
+    let leader = claim(&server, "election/eu", 1, json!({"note": "http://worker-1:80"})).await.body;
+    claim(&server, "election/eu", 2, json!({"note": "http://worker-2:80"})).await;
+    server.acquire("report/stuck", OWNER).await;
+    claim(&server, "report/stuck", 3, process(7)).await;
+    let body = until(&server, "/v1/overview", |body| body["stuck"] == json!(1)).await;
+    assert_eq!((&body["waiting"], &body["oldest_wait"]["key"]), (&json!(2), &json!("report/stuck")));
+    let led = server.get("/v1/overview?only=leading").await.body["items"][0].clone();
+    assert_eq!((&led["stuck"], &led["queue_length"]), (&json!(false), &json!(1)));
+    assert!(led["oldest_wait_ms"].as_u64() > Some(0), "{led}");
+    // Its leader is to go, so that the candidates wait for something.
+    let evict =
+        json!({"resource": "election/eu", "action": "evict", "token": leader["token"], "why": "it hangs"});
+    assert_eq!(server.post("/v1/orders", evict).await.status, 200);
+    until(&server, "/v1/overview?only=stuck", |body| keys(body).contains(&"election/eu")).await;
+}
+
 #[tokio::test]
 async fn a_deadlock_of_two_processes_is_found_and_shown_to_those_who_may_see_all_of_it() {
     let directory = tempfile::tempdir().unwrap();

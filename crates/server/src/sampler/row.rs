@@ -7,7 +7,7 @@ use leasehold_api::{
     inspect::HolderBody,
     overview::{OverviewFilter, OverviewHolder, OverviewItem, OverviewSort, ShareMode, UnusualHoldBody},
 };
-use leasehold_core::{HeldBy, Snapshot};
+use leasehold_core::{HeldBy, HolderState, Snapshot};
 
 use crate::{
     jobs::RECORD_KINDS,
@@ -141,7 +141,22 @@ impl Row {
     }
 
     pub(super) fn is_stuck(&self, now_us: u64, after_ms: u64) -> bool {
-        self.waiting_since_us.is_some_and(|since| ms_since(now_us, since) >= after_ms)
+        self.hopes_since_us().is_some_and(|since| ms_since(now_us, since) >= after_ms)
+    }
+
+    /// Since when the oldest claim has waited that is there to get the resource soon. The candidates of an election are there to wait,
+    /// as long as its leader renews (ADR 0092).
+    pub(super) fn hopes_since_us(&self) -> Option<u64> {
+        self.waiting_since_us.filter(|_| !self.is_led())
+    }
+
+    /// Whether it is an election with a leader that is well.
+    fn is_led(&self) -> bool {
+        let is_well = |by: &HeldBy| by.state() == Some(HolderState::Renewing) && !by.evicting;
+        self.note.is_some()
+            && self.gone.is_empty()
+            && self.snapshot.paused_for.is_none()
+            && self.snapshot.holders.iter().all(is_well)
     }
 
     pub(super) fn is_held(&self) -> bool {
@@ -191,7 +206,7 @@ impl Row {
         let steps = next_steps::steps(&Facts {
             snapshot,
             gone: &self.gone,
-            oldest_wait_ms,
+            oldest_wait_ms: oldest_wait_ms.filter(|_| !self.is_led()),
             is_unusual: self.unusual.is_some(),
             is_deadlocked,
             takes_orders,

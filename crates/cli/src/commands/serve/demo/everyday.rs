@@ -29,7 +29,7 @@ const TRADES: &[Trade] = &[
         rests: 1_000..=6_000,
     },
     Trade {
-        kind: "import",
+        kind: "stock",
         ids: 1..=3,
         label: "stock import",
         host: "import",

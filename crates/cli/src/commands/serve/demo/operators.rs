@@ -17,7 +17,7 @@ const ORDERS: &[(&str, &str, &str, OperatorAction)] = &[
     ),
     (
         "tom",
-        "import/1",
+        "stock/",
         "the warehouse sends the file again: this run imports the old one",
         OperatorAction::Evict(Eviction::AtExpiry),
     ),
@@ -49,10 +49,9 @@ async fn give_orders(cast: Arc<Cast>) {
 }
 
 async fn give(cast: &Cast, client: &Client, order: &(&str, &str, &str, OperatorAction)) {
-    /// Nobody may hold anything of this kind just now.
-    const TRIES: usize = 20;
-    for _ in 0..TRIES {
+    loop {
         match order_one(cast, client, order).await {
+            // Nobody holds anything of this kind just now.
             Ok(false) => cast.pause(500..=1_000).await,
             Ok(true) => return,
             Err(error) => {
