@@ -119,7 +119,7 @@ pub struct OverviewReply {
     pub held: u64,
     /// Claims that wait.
     pub waiting: u64,
-    /// Resources for which a claim has waited longer than `stuck_after_ms`.
+    /// Resources for which a claim has waited longer than `stuck_after_ms`. Not the candidates of a leader that renews.
     pub stuck: u64,
     /// From when on a resource counts as stuck.
     pub stuck_after_ms: u64,
@@ -139,7 +139,7 @@ pub struct OverviewReply {
     pub last_hour: LastHourBody,
     /// The same by minute.
     pub rates: RatesBody,
-    /// The kinds with the most resources: at most 100.
+    /// The kinds with the most resources: at most 100. Without what only stays closed after a release.
     pub kinds: Vec<KindBody>,
     /// How the store does.
     pub store: StoreSummary,
@@ -261,7 +261,7 @@ pub struct OverviewItem {
     pub oldest_wait_ms: Option<u64>,
     /// How long the oldest holder has held it. Of a lock of another program: how long this server has seen it.
     pub oldest_hold_ms: Option<u64>,
-    /// A claim has waited longer than `stuck_after_ms`.
+    /// A claim has waited longer than `stuck_after_ms`, and not for the lead of an election whose leader renews.
     pub stuck: bool,
     /// The time until an operator's pause ends.
     pub paused_for_ms: Option<u64>,

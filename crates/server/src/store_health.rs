@@ -16,6 +16,8 @@ use crate::store::Store;
 
 /// An answer is this old at most.
 const FRESH: Duration = Duration::from_secs(5);
+/// A store that has no servers is asked again only after this time: it may be a leasehold server that is replaced by a newer one.
+const UNSUPPORTED_FRESH: Duration = Duration::from_secs(300);
 
 /// What is known of the store's servers.
 #[derive(Debug)]
@@ -63,7 +65,10 @@ impl StoreHealth {
     }
 
     fn is_fresh(&self) -> bool {
-        self.known().at.is_some_and(|at| at.elapsed() < FRESH)
+        let Known { at, nodes, failed } = self.known();
+        let is_unsupported = nodes.is_none() && failed.is_none();
+        let fresh = if is_unsupported { UNSUPPORTED_FRESH } else { FRESH };
+        at.is_some_and(|at| at.elapsed() < fresh)
     }
 
     /// Asks the servers, unless that was done just now.

@@ -107,6 +107,8 @@ impl Row {
             // Of a lock of another program nothing is known but when it was first seen.
             None => (!snapshot.foreign.is_empty()).then_some(first_seen_us),
         };
+        // A leader leads for as long as it can.
+        let usual_ms = usual_ms.filter(|_| note.is_none());
         let unusual = held_for.map(fields::ms_down).zip(usual_ms).and_then(|(held_ms, usual_ms)| {
             let is_unusual = held_ms > UNUSUAL_FROM_MS && held_ms > usual_ms.saturating_mul(UNUSUAL_TIMES);
             is_unusual.then_some(UnusualHoldBody { usual_ms, held_ms })
@@ -157,6 +159,13 @@ impl Row {
             && self.gone.is_empty()
             && self.snapshot.paused_for.is_none()
             && self.snapshot.holders.iter().all(is_well)
+    }
+
+    /// Whether nobody holds it, waits for it or pauses it, and it only stays closed after a release, as the records of ticks do.
+    pub(super) fn is_only_kept(&self) -> bool {
+        let snapshot = &self.snapshot;
+        let is_in_use = self.is_held() || snapshot.queue_length > 0 || snapshot.paused_for.is_some();
+        !is_in_use && snapshot.unreadable.is_none()
     }
 
     pub(super) fn is_held(&self) -> bool {

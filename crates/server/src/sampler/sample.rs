@@ -282,11 +282,13 @@ impl Sample {
             totals.unusual += u64::from(row.unusual.is_some());
             totals.gone += u64::from(row.has_gone_holder());
             totals.foreign += u64::from(!row.snapshot.foreign.is_empty());
-            let kind = kinds.entry(row.snapshot.resource.kind()).or_default();
-            kind.resources += 1;
-            kind.held += u64::from(row.is_held());
-            kind.waiting += queue_length;
-            kind.stuck += u64::from(is_stuck);
+            if !row.is_only_kept() {
+                let kind = kinds.entry(row.snapshot.resource.kind()).or_default();
+                kind.resources += 1;
+                kind.held += u64::from(row.is_held());
+                kind.waiting += queue_length;
+                kind.stuck += u64::from(is_stuck);
+            }
             older(&mut wait, row, Row::hopes_since_us);
             older(&mut hold, row, |row| row.held_since_us);
         }
