@@ -43,7 +43,7 @@ function entry(change, index, length) {
   const words = changeWords(change.kind);
   const facts = [
     typeof change.waited_ms === 'number' ? `after a wait of ${fine(change.waited_ms)}` : '',
-    typeof change.for_ms === 'number' ? `${change.kind === 'paused' ? 'for' : 'after'} ${fine(change.for_ms)}` : '',
+    typeof change.for_ms === 'number' ? lasting(change.kind, change.for_ms) : '',
     change.queue_length ? `${number(change.queue_length)} waiting` : '',
   ].filter(Boolean);
   // Counted from the end, so that a new entry at the top does not change the keys of all others.
@@ -77,6 +77,12 @@ function entry(change, index, length) {
         : null,
     ),
   );
+}
+
+/** What the duration of a change says. @param {string} kind @param {number} ms */
+function lasting(kind, ms) {
+  if (kind === 'paused') return `for ${fine(ms)}`;
+  return kind === 'granted' ? '' : `held for ${fine(ms)}`;
 }
 
 /** @param {import('./types/api').AuditRecord[] | null} records @param {string} key of the resource */
