@@ -27,14 +27,22 @@ for (const [what, label, shown] of [
   test(`${what} in a label, a host and a note`, async ({ operator: page, server, watch }) => {
     // The server refuses a reason of 4 KB, and the page says so.
     if (label === LONG) watch.expect(/console: Failed to load resource: .* status of 422 .*\/v1\/orders/);
-    const lease = await server.hold({ resource: 'report/1', label, host: label.replaceAll(' ', ''), note: label });
-    lease.keep();
+    const claim = { label, host: label.replaceAll(' ', '') };
+    (await server.hold({ resource: 'report/1', ...claim })).keep();
+    (await server.hold({ resource: 'report/2', ...claim, note: label })).keep();
     void server.waitFor({ resource: 'report/1', label, host: label });
     await expect(stuckRow(page, 'report/1')).toContainText(shown);
     await isHarmless(page);
     await openResource(page, 'report/1');
+    await expect(page.locator('[data-test=waiter]')).toContainText(shown);
+    await isHarmless(page);
+    await openResource(page, 'report/2');
     await expect(page.locator('[data-test=holder] .note')).toContainText(shown);
     await isHarmless(page);
+    await page.evaluate(() => (location.hash = '#/jobs'));
+    await expect(page.locator('main')).toContainText('report/2');
+    await isHarmless(page);
+    await openResource(page, 'report/2');
     await page.locator('[data-test=holder] [data-test=do-ask]').click();
     await page.locator('#action-reason').fill(label);
     await page.locator('#action-confirm').click();

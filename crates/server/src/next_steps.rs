@@ -32,6 +32,7 @@ pub(crate) struct Facts<'a> {
     /// The positions of holders whose processes have ended.
     pub(crate) gone: &'a [usize],
     pub(crate) oldest_wait_ms: Option<u64>,
+    pub(crate) is_stuck: bool,
     pub(crate) is_unusual: bool,
     pub(crate) is_deadlocked: bool,
     /// The store takes operators' commands.
@@ -51,6 +52,7 @@ impl Facts<'_> {
         snapshot.unreadable.is_some()
             || snapshot.paused_for.is_some()
             || !self.gone.is_empty()
+            || self.is_stuck
             || self.is_unusual
             || self.is_deadlocked
             || self.oldest_wait_ms.is_some_and(|ms| ms >= WAIT_NOTICED_MS)
@@ -305,6 +307,7 @@ mod tests {
             snapshot,
             gone: &[],
             oldest_wait_ms: Some(WAIT_NOTICED_MS),
+            is_stuck: false,
             is_unusual: false,
             is_deadlocked: false,
             takes_orders: true,
@@ -376,6 +379,7 @@ mod tests {
         let snapshot = report(Some(held(110)));
         let calm = || Facts { oldest_wait_ms: Some(WAIT_NOTICED_MS - 1), ..facts(&snapshot) };
         assert!(steps(&calm()).next.is_none());
+        assert!(steps(&Facts { is_stuck: true, ..calm() }).next.is_some());
         assert!(steps(&Facts { is_unusual: true, ..calm() }).next.is_some());
         assert!(steps(&Facts { is_deadlocked: true, ..calm() }).next.is_some());
     }

@@ -212,10 +212,12 @@ impl Row {
             ..OverviewHolder::of(by)
         };
         let oldest_wait_ms = self.waiting_since_us.map(|since| ms_since(now_us, since));
+        let is_stuck = self.is_stuck(now_us, stuck_after_ms);
         let steps = next_steps::steps(&Facts {
             snapshot,
             gone: &self.gone,
             oldest_wait_ms: oldest_wait_ms.filter(|_| !self.is_led()),
+            is_stuck,
             is_unusual: self.unusual.is_some(),
             is_deadlocked,
             takes_orders,
@@ -233,7 +235,7 @@ impl Row {
             first_waiter: first_waiter.map(|entry| HolderBody::from(&*entry.holder)),
             oldest_wait_ms,
             oldest_hold_ms: self.held_since_us.map(|since| ms_since(now_us, since)),
-            stuck: self.is_stuck(now_us, stuck_after_ms),
+            stuck: is_stuck,
             paused_for_ms: snapshot.paused_for.map(fields::ms_up),
             unreadable: snapshot.unreadable.clone(),
             unusual_hold: self.unusual,
