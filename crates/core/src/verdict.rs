@@ -311,6 +311,8 @@ pub struct NodeStatus {
     pub name: String,
     /// Whether it counts now: it answers, and of a quorum it has a vote.
     pub counts: bool,
+    /// It does not count by design, and nothing is wrong with it: a standby, a learner, an observer.
+    pub stands_by: bool,
     /// Why it does not count.
     pub why: Option<String>,
     /// How long its answer took.

@@ -64,10 +64,10 @@ async function optional(asked) {
 }
 
 /** What the sample says of it: the state of its holders, and the steps. @param {Snapshot} snapshot @param {AbortSignal} signal */
-async function itemOf({ resource, key }, signal) {
+async function itemOf({ key }, signal) {
   /** @type {{body: import('./types/api').Overview, base: number}} */
-  const { body, base } = await get('v1/overview', { q: resource, sort: 'name', limit: 200 }, signal);
-  return { item: body.items.find((item) => item.key === key) ?? null, base: base - body.sampled_ms_ago };
+  const { body, base } = await get('v1/overview', { key }, signal);
+  return { item: body.items[0] ?? null, base: base - body.sampled_ms_ago };
 }
 
 /** @param {Params} params */

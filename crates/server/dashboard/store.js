@@ -99,7 +99,9 @@ function nodes({ nodes, quorum }) {
         'State',
         node.counts
           ? h('span', { class: 'mark good' }, icon('ok'), 'counts')
-          : h('span', { class: 'mark bad' }, icon('gone'), 'does not count'),
+          : node.stands_by
+            ? h('span', { class: 'mark' }, 'stands by')
+            : h('span', { class: 'mark bad' }, icon('gone'), 'does not count'),
       ],
       ['Round trip', fine(node.round_trip_ms)],
       ['Clock', clock(node.clock_ahead_ms)],

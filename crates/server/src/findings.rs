@@ -102,7 +102,7 @@ fn of_looks(facts: &Facts<'_>) -> Vec<FindingBody> {
 fn of_nodes(facts: &Facts<'_>) -> Vec<FindingBody> {
     let mut found = Vec::new();
     for node in facts.nodes {
-        if !node.counts {
+        if !node.counts && !node.stands_by {
             let severity = match facts.health.state {
                 StoreState::Down => Severity::Critical,
                 _ => Severity::Warning,
@@ -260,6 +260,7 @@ mod tests {
         let node = |name: &str, counts, ahead| NodeBody {
             name: name.to_owned(),
             counts,
+            stands_by: false,
             why: None,
             round_trip_ms: None,
             clock_ahead_ms: ahead,

@@ -107,9 +107,10 @@ impl StoreHealth {
     }
 }
 
-/// The quorum of stores whose servers vote.
+/// The quorum of a store all of whose servers are known. etcd and ZooKeeper count their votes themselves, and an address may name only some
+/// of their members.
 fn quorum(nodes: &[NodeStatus], level: Guarantee) -> Option<QuorumBody> {
-    let votes = matches!(level, Guarantee::Quorum | Guarantee::Consensus);
+    let votes = level == Guarantee::Quorum;
     let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
     (votes && !nodes.is_empty())
         .then(|| QuorumBody::of(count(nodes.len()), count(nodes.iter().filter(|node| node.counts).count())))
@@ -125,8 +126,10 @@ fn judge(
         return (StoreState::Down, Some(format!("the last look at it failed ({kind})")));
     }
     let nodes = nodes.unwrap_or_default();
-    let (all, up) = (nodes.len(), nodes.iter().filter(|node| node.counts).count());
-    if quorum.is_some_and(|quorum| quorum.margin < 0) || (all > 0 && up == 0) {
+    // A standby is no server that is missing.
+    let all = nodes.iter().filter(|node| !node.stands_by).count();
+    let up = nodes.iter().filter(|node| node.counts).count();
+    if quorum.is_some_and(|quorum| quorum.margin < 0) || (!nodes.is_empty() && up == 0) {
         return (StoreState::Down, Some(format!("{up} of {all} servers count")));
     }
     if up < all {
@@ -165,5 +168,15 @@ mod tests {
         assert_eq!(judge(None, None, None).0, Healthy);
         assert_eq!(judge(None, None, Some("unavailable")).0, Down);
         assert_eq!(quorum(&nodes(1, 1), Guarantee::Database), None);
+        assert_eq!(quorum(&nodes(1, 1), Guarantee::Consensus), None, "one of three members may be named");
+    }
+
+    #[test]
+    fn a_standby_is_not_missing() {
+        let mut servers = nodes(1, 2);
+        servers[1].stands_by = true;
+        assert_eq!(judge(Some(&servers), None, None), (StoreState::Healthy, None));
+        servers[0].counts = false;
+        assert_eq!(judge(Some(&servers), None, None).0, StoreState::Down, "the primary");
     }
 }

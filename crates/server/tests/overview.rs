@@ -73,6 +73,8 @@ async fn ten_thousand_resources_are_searched_sorted_and_paged() {
         (&json!(10), 10),
         "upper and lower case are the same"
     );
+    let one = overview(&server, "key=order/N00010&sort=name").await.body;
+    assert_eq!(names(&one), ["order/N00010"]);
     let orders = overview(&server, "kind=order&sort=name&limit=3").await.body;
     assert_eq!(names(&orders), ["order/N00000", "order/N00010", "order/N00020"]);
     assert_eq!(orders["matched"], json!(MANY / 10));

@@ -138,6 +138,14 @@ pub fn not_counting(mut status: NodeStatus, why: impl Into<String>) -> NodeStatu
     status
 }
 
+/// A server that answered and does not count by design, for this reason.
+#[must_use]
+pub fn standing_by(status: NodeStatus, why: impl Into<String>) -> NodeStatus {
+    let mut status = not_counting(status, why);
+    status.stands_by = true;
+    status
+}
+
 /// The name of the server at an address: `host:port`, with brackets around an IPv6 address.
 pub fn name_of(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {

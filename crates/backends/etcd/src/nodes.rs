@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 
 use etcd_client::StatusResponse;
 use leasehold_core::{NodeStatus, Page};
-use leasehold_support::ask_nodes::{NodeQuestion, ask_all, name_of, not_counting, timed_over_connection};
+use leasehold_support::ask_nodes::{
+    NodeQuestion, ask_all, name_of, not_counting, standing_by, timed_over_connection,
+};
 
 use crate::{backend::Etcd, connection::Connections, error::StoreError};
 
@@ -39,6 +41,7 @@ impl Connections {
         let status = trip.answered(self.name_of(index), None);
         Ok(match self.why_it_does_not_count(&reply) {
             Some(why) => not_counting(status, why),
+            None if reply.is_learner() => standing_by(status, "it is a learner: it has no vote yet"),
             None => status,
         })
     }
@@ -68,9 +71,6 @@ impl Connections {
         }
         if reply.leader() == NO_LEADER {
             return Some("it has no leader: it does not reach a majority of the members".to_owned());
-        }
-        if reply.is_learner() {
-            return Some("it is a learner: it has no vote yet".to_owned());
         }
         // An alarm, such as NOSPACE: etcd takes no writes until it is disarmed.
         let errors = reply.errors().join("; ");

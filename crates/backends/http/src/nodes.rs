@@ -38,7 +38,7 @@ impl Http {
 
 fn to_core(node: NodeBody, ours: WallTime) -> NodeStatus {
     let mut status = NodeStatus::named(node.name);
-    (status.counts, status.why) = (node.counts, node.why);
+    (status.counts, status.stands_by, status.why) = (node.counts, node.stands_by, node.why);
     status.round_trip = node.round_trip_ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok());
     // How far the clock is ahead of the leasehold server's. Only the difference is known, so it is put on our time.
     status.clocks = node.clock_ahead_ms.filter(|ms| ms.is_finite()).map(|ms| (ahead(ours, ms), ours));
@@ -57,7 +57,7 @@ mod tests {
 
     fn node(round_trip_ms: Option<f64>, clock_ahead_ms: Option<f64>) -> NodeBody {
         let name = "10.0.0.1:6379".to_owned();
-        NodeBody { name, counts: true, why: None, round_trip_ms, clock_ahead_ms }
+        NodeBody { name, counts: true, stands_by: false, why: None, round_trip_ms, clock_ahead_ms }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use leasehold_core::{Error, ErrorKind, NodeStatus, Page, Result, WallTime};
 use leasehold_support::ask_nodes::{
-    NodeQuestion, RoundTrip, ask_all, name_of, not_counting, timed, timed_over_connection,
+    NodeQuestion, RoundTrip, ask_all, name_of, not_counting, standing_by, timed, timed_over_connection,
 };
 use tokio_postgres::Row;
 
@@ -83,7 +83,7 @@ fn status(name: String, rows: &[Row], trip: RoundTrip) -> Result<NodeStatus> {
     let time = u64::try_from(micros).ok().map(WallTime::from_micros);
     let status = trip.answered(name, time);
     if row.read(column::IS_STANDBY)? {
-        return Ok(not_counting(status, "it is a standby, in recovery: it takes no writes"));
+        return Ok(standing_by(status, "it is a standby, in recovery: it takes no writes"));
     }
     if row.read(column::IS_READ_ONLY)? {
         return Ok(not_counting(status, "it is set to read only (default_transaction_read_only)"));

@@ -116,6 +116,8 @@ async fn of_several_hosts_the_standby_and_the_dead_one_do_not_count() {
     assert_eq!(why(&found[0]), "it counts");
     assert_eq!(why(&found[1]), "it is a standby, in recovery: it takes no writes");
     assert!(why(&found[2]).contains("connection refused"), "{found:?}");
+    let standing_by: Vec<_> = found.iter().map(|node| node.stands_by).collect();
+    assert_eq!(standing_by, [false, true, false], "a standby is no fault, a dead host is one");
     found[..2].iter().for_each(assert_same_time);
     primary.freeze();
     let frozen = nodes(&client).await;

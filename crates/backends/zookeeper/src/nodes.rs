@@ -6,7 +6,7 @@
 //! whether it reaches a majority is not known. No server tells its time.
 
 use leasehold_core::{Environment, Error, ErrorKind, NodeStatus, Page};
-use leasehold_support::ask_nodes::{NodeQuestion, ask_all, not_counting, timed};
+use leasehold_support::ask_nodes::{NodeQuestion, ask_all, not_counting, standing_by, timed};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -45,6 +45,9 @@ async fn ask(environment: &dyn Environment, server: &(String, u16)) -> Result<No
     let status = trip.answered(name, None);
     Ok(match why_it_does_not_count(&answer) {
         Some(why) => not_counting(status, why),
+        None if mode(&answer) == Some("observer") => {
+            standing_by(status, "it is an observer: it serves requests, and has no vote")
+        }
         None => status,
     })
 }
@@ -59,11 +62,14 @@ async fn exchange(stream: &mut TcpStream) -> std::io::Result<String> {
     }
 }
 
+/// The role of the server.
+fn mode(answer: &str) -> Option<&str> {
+    answer.lines().find_map(|line| line.strip_prefix(MODE)).map(str::trim)
+}
+
 fn why_it_does_not_count(answer: &str) -> Option<String> {
-    let mode = answer.lines().find_map(|line| line.strip_prefix(MODE));
-    match mode.map(str::trim) {
-        Some("leader" | "follower" | "standalone") => None,
-        Some("observer") => Some("it is an observer: it serves requests, and has no vote".to_owned()),
+    match mode(answer) {
+        Some("leader" | "follower" | "standalone" | "observer") => None,
         Some("read-only") => {
             Some("it serves reads alone: it does not reach a majority of the servers".to_owned())
         }
@@ -84,9 +90,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_counts_if_it_votes_or_may_not_say() {
-        for mode in ["leader", "follower", "standalone"] {
+    fn a_server_has_no_fault_if_it_serves_or_may_not_say() {
+        for mode in ["leader", "follower", "standalone", "observer"] {
             let answer = format!("Zookeeper version: 3.8.0\nZxid: 0x0\nMode: {mode}\nNode count: 9\n");
+            assert_eq!(super::mode(&answer), Some(mode));
             assert_eq!(why_it_does_not_count(&answer), None, "{mode}");
         }
         let not_allowed = "srvr is not executed because it is not in the whitelist.\n";
@@ -96,7 +103,6 @@ mod tests {
     #[test]
     fn a_server_that_does_not_count_says_why() {
         let table = [
-            ("Mode: observer\n", "no vote"),
             ("Mode: read-only\n", "majority"),
             ("Mode: resting\n", "resting"),
             ("This ZooKeeper instance is not currently serving requests\n", "majority"),

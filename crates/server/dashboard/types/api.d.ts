@@ -139,6 +139,7 @@ export type Timeline = {
 export type Node = {
   name: string;
   counts: boolean;
+  stands_by?: boolean;
   why?: string | null;
   round_trip_ms?: number | null;
   clock_ahead_ms?: number | null;

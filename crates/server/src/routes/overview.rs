@@ -21,7 +21,8 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
         call.shared.sampler.latest().await?;
     let scope = call.caller.scope();
     let text = query.q.as_deref().unwrap_or("").to_lowercase();
-    let search = Search { scope, text: &text, kind: query.kind.as_deref(), only: query.only };
+    let (key, kind) = (query.key.as_deref(), query.kind.as_deref());
+    let search = Search { scope, text: &text, key, kind, only: query.only };
     let page = sample
         .page(search, query.sort, query.after.as_deref(), limit as usize)
         .ok_or_else(|| invalid("`after` is not the `next` of a page"))?;

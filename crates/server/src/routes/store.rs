@@ -65,6 +65,7 @@ fn body(node: &NodeStatus, number: Option<u32>) -> NodeBody {
     NodeBody {
         name: number.map_or_else(|| node.name.clone(), |number| format!("node {number}")),
         counts: node.counts,
+        stands_by: node.stands_by,
         why: if number.is_some() { node.why.as_ref().map(hidden) } else { node.why.clone() },
         round_trip_ms: node.round_trip.map(|trip| trip.as_secs_f64() * 1000.0),
         clock_ahead_ms: node.clocks.map(|(theirs, ours)| ahead_ms(theirs, ours)),

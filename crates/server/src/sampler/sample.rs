@@ -78,6 +78,7 @@ pub(crate) struct Search<'a> {
     pub(crate) scope: Scope<'a>,
     /// In lower case.
     pub(crate) text: &'a str,
+    pub(crate) key: Option<&'a str>,
     pub(crate) kind: Option<&'a str>,
     pub(crate) only: Option<OverviewFilter>,
 }
@@ -238,7 +239,8 @@ impl Sample {
             OverviewFilter::Deadlocked => self.deadlock_of(row, search.scope).is_some(),
             other => row.is_like(other),
         };
-        search.kind.is_none_or(|kind| row.snapshot.resource.kind() == kind)
+        search.key.is_none_or(|key| row.key() == key)
+            && search.kind.is_none_or(|kind| row.snapshot.resource.kind() == kind)
             && search.only.is_none_or(is_like)
             && (search.text.is_empty() || row.lower_case_name.contains(search.text))
             && search.scope.has(&row.snapshot.resource)
@@ -341,7 +343,8 @@ mod tests {
     }
 
     fn only(sample: &Sample, filter: OverviewFilter) -> Vec<OverviewItem> {
-        let search = Search { scope: Scope::everything(), text: "", kind: None, only: Some(filter) };
+        let search =
+            Search { scope: Scope::everything(), text: "", key: None, kind: None, only: Some(filter) };
         sample.page(search, OverviewSort::Name, None, 100).unwrap().items
     }
 
