@@ -1,0 +1,98 @@
+//! Tells the same stories to every client of `leasehold serve`: see README.md.
+//!
+//! 1. Start the driver once, to learn what it cannot do.
+//! 2. Each story is a test, with a server, a store and a driver of its own. Stories run side by side.
+//! 3. If a story fails, its dialogue is printed.
+
+mod driver;
+mod rival;
+mod server;
+mod stories;
+mod world;
+
+use std::{env, process::ExitCode, sync::Arc, time::Duration};
+
+use libtest_mimic::{Arguments, Trial};
+use serde_json::Value;
+
+use crate::{
+    driver::Driver,
+    stories::{STORIES, Story},
+    world::{Subject, World},
+};
+
+const USAGE: &str = "\
+leasehold-stories --driver COMMAND [OPTIONS] [STORY…]
+
+  --driver COMMAND    starts the driver of the client; words are separated by spaces
+  --leasehold PROGRAM the program whose `serve` is used [default: leasehold beside this program]
+  --show              print the dialogue of every story
+  and those of a test program: --list, --exact, --test-threads N
+";
+
+/// The longest that a story may take.
+const STORY_TIMEOUT: Duration = Duration::from_secs(120);
+/// So many stories run at the same time: they mostly wait.
+const AT_ONCE: usize = 8;
+
+fn main() -> ExitCode {
+    let (subject, arguments) = match read_arguments(env::args()) {
+        Ok(read) => read,
+        Err(why) => {
+            eprintln!("{why}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let subject = Arc::new(subject);
+    let hello = runtime().block_on(async { Driver::start(&subject.driver, &[], false).hello().await });
+    let trials = STORIES.iter().map(|story| trial(*story, &subject, &hello)).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn read_arguments(args: impl Iterator<Item = String>) -> Result<(Subject, Arguments), String> {
+    let beside = env::current_exe().ok().and_then(|path| Some(path.parent()?.join("leasehold")));
+    let mut subject = Subject { driver: Vec::new(), leasehold: beside.unwrap_or_default(), shows: false };
+    let (mut rest, mut args) = (Vec::new(), args);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--driver" => subject.driver = value()?.split_whitespace().map(str::to_owned).collect(),
+            "--leasehold" => subject.leasehold = value()?.into(),
+            "--show" => subject.shows = true,
+            _ => rest.push(arg),
+        }
+    }
+    if subject.driver.is_empty() {
+        return Err("there is no --driver".to_owned());
+    }
+    if !subject.leasehold.is_file() {
+        let path = subject.leasehold.display();
+        return Err(format!("{path} does not exist: build it with `cargo build -p leasehold-cli`"));
+    }
+    let mut arguments = Arguments::from_iter(rest);
+    arguments.test_threads = arguments.test_threads.or(Some(AT_ONCE));
+    Ok((subject, arguments))
+}
+
+fn trial(story: Story, subject: &Arc<Subject>, hello: &Value) -> Trial {
+    let subject = Arc::clone(subject);
+    let reason = story.ability.and_then(|ability| hello["cannot"][ability].as_str().map(str::to_owned));
+    let name = match &reason {
+        Some(reason) => format!("{} (not applicable: {reason})", story.name),
+        None => story.name.to_owned(),
+    };
+    let tell = move || {
+        runtime().block_on(async {
+            let world = World::new(&subject, story.needs).await;
+            let told = tokio::time::timeout(STORY_TIMEOUT, (story.tell)(world)).await;
+            told.map_err(|_| format!("the story took longer than {STORY_TIMEOUT:?}").into())
+        })
+    };
+    Trial::test(name, tell)
+        .with_kind(hello["hello"].as_str().unwrap_or("client"))
+        .with_ignored_flag(reason.is_some())
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made")
+}

@@ -1,0 +1,152 @@
+//! The runner's own claims, straight to the server: others that want the same resources.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, task::JoinHandle};
+
+use crate::driver::PATIENCE;
+
+/// Somebody else, who wants the same resources and is never disturbed.
+#[derive(Clone, Debug)]
+pub(crate) struct Rival {
+    port: u16,
+    token: Option<String>,
+    owner: String,
+}
+
+/// An answer of the server, and when it arrived.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) at: Instant,
+    pub(crate) status: u16,
+    pub(crate) body: Value,
+}
+
+impl Reply {
+    /// That the rival holds the resource now.
+    #[track_caller]
+    pub(crate) fn granted(self) -> Reply {
+        assert_eq!(self.status, 200, "the rival should hold it: {}", self.body);
+        self
+    }
+
+    /// That somebody else holds it.
+    #[track_caller]
+    pub(crate) fn contended(self) -> Reply {
+        assert_eq!(self.status, 423, "somebody else should hold it: {}", self.body);
+        self
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        self.body["token"].as_str().unwrap_or_default()
+    }
+}
+
+impl Rival {
+    pub(crate) fn new(port: u16, token: Option<String>) -> Rival {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the system has random numbers");
+        let owner = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Rival { port, token, owner }
+    }
+
+    fn claim(&self, resource: &str) -> Value {
+        json!({"resource": resource, "owner": self.owner, "ttl_ms": 30_000, "host": "rival", "pid": 1, "label": "the rival"})
+    }
+
+    /// Asks once.
+    pub(crate) async fn try_acquire(&self, resource: &str) -> Reply {
+        self.post("/v1/acquire", self.claim(resource)).await
+    }
+
+    /// Waits in the queue until it is granted, in the background.
+    pub(crate) fn acquire(&self, resource: &str) -> JoinHandle<Reply> {
+        let (rival, mut claim) = (self.clone(), self.claim(resource));
+        claim["wait_ms"] = json!(PATIENCE.as_millis() as u64);
+        tokio::spawn(async move { rival.post("/v1/acquire", claim).await })
+    }
+
+    /// Whether it still holds the resource.
+    pub(crate) async fn still_holds(&self, resource: &str) -> bool {
+        let renewal = json!({"resource": resource, "owner": self.owner, "ttl_ms": 30_000});
+        self.post("/v1/renew", renewal).await.body["verdict"] == "kept"
+    }
+
+    pub(crate) async fn release(&self, resource: &str) {
+        let reply = self.post("/v1/release", json!({"resource": resource, "owner": self.owner})).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+
+    /// The resource as the server sees it.
+    pub(crate) async fn look(&self, resource: &str) -> Value {
+        self.get(&format!("/v1/resource?name={resource}")).await
+    }
+
+    /// The holders' tokens.
+    pub(crate) async fn holders(&self, resource: &str) -> Vec<String> {
+        let seen = self.look(resource).await;
+        let holders = seen["holders"].as_array().cloned().unwrap_or_default();
+        holders.iter().filter_map(|holder| Some(holder["token"].as_str()?.to_owned())).collect()
+    }
+
+    /// Waits until so many claims wait for the resource.
+    pub(crate) async fn await_queue(&self, resource: &str, length: u64) {
+        let ends_at = Instant::now() + PATIENCE;
+        loop {
+            let seen = self.look(resource).await;
+            if seen["queue_length"] == length {
+                return;
+            }
+            assert!(Instant::now() < ends_at, "{length} claims should wait for {resource}: {seen}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until so many claims hold the resource.
+    pub(crate) async fn await_holders(&self, resource: &str, count: usize) {
+        let ends_at = Instant::now() + PATIENCE;
+        loop {
+            let holders = self.holders(resource).await;
+            if holders.len() == count {
+                return;
+            }
+            assert!(Instant::now() < ends_at, "{count} claims should hold {resource}: {holders:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        self.send(Request::get(path), Bytes::new()).await.body
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
+        let request = Request::post(path).header("content-type", "application/json");
+        self.send(request, Bytes::from(body.to_string())).await
+    }
+
+    /// One request on a connection of its own.
+    async fn send(&self, request: hyper::http::request::Builder, body: Bytes) -> Reply {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await.expect("the server is there");
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.expect("the server speaks HTTP");
+        let connection = tokio::spawn(connection);
+        let mut request = request.header("host", format!("127.0.0.1:{}", self.port));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body)).expect("the request is well formed");
+        let response = sender.send_request(request).await.expect("the server answers");
+        let status = response.status().as_u16();
+        let bytes = response.into_body().collect().await.expect("the answer is whole").to_bytes();
+        let at = Instant::now();
+        connection.abort();
+        let text = String::from_utf8_lossy(&bytes);
+        let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(text.into_owned()));
+        Reply { at, status, body }
+    }
+}
