@@ -51,7 +51,7 @@ pub(super) async fn operators_list_and_order(mut world: World) {
     world.driver.ask(order(&[("action", json!("evict-now"))])).await.error("invalid");
     world.driver.ask(order(&[("action", json!("evict-now")), ("any", json!(true))])).await.ok();
     world.rival().try_acquire("job/a").await.granted();
-    world.driver.ask(order(&[("action", json!("pause"))])).await.ok();
+    world.driver.ask(order(&[("action", json!("pause")), ("lasting_ms", json!(60_000))])).await.ok();
     let seen = world.rival().look("job/a").await;
     assert!(seen["paused_for_ms"].is_u64(), "{seen}");
 }

@@ -1,0 +1,223 @@
+"""Requests: what is asked for, and the scopes in which it is held."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Optional, Protocol, Type, TypeVar, Union
+
+from . import _aio
+from ._acquire import Acquisition
+from ._cancel import CancelToken
+from ._lease import Lease, call_in
+from ._names import key_of
+from ._protocol import Claim
+from .errors import Invalid, Lost
+
+if TYPE_CHECKING:
+    import threading
+
+    from .client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Held(Protocol):
+    """A lease, or several."""
+
+    @property
+    def is_held(self) -> bool: ...
+    def loss(self) -> Lost: ...
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]: ...
+    def release(self) -> None: ...
+    async def release_async(self) -> None: ...
+    def release_later(self) -> Optional[threading.Event]: ...
+
+
+H = TypeVar("H", bound=Held)
+
+_current: ContextVar[Optional[Lease]] = ContextVar("leasehold_current", default=None)
+
+
+class Request(ABC, Generic[H]):
+    """A request. It does nothing until it is entered or acquired.
+
+    ``with request as lease:`` and ``async with request as lease:`` hold the lease for the length of the block.
+    """
+
+    def __init__(self) -> None:
+        self._scope: Optional[Union[H, _AsyncScope[H]]] = None
+
+    @abstractmethod
+    def acquire(self, *, cancel: Optional[CancelToken] = None) -> H:
+        """Acquires it. Release it, or use ``with``."""
+
+    async def acquire_async(self) -> H:
+        """As ``acquire``, for asyncio. A task that is cancelled leaves nothing behind."""
+        return await _aio.run(lambda cancel: self.acquire(cancel=cancel), lambda held: held.release_later())
+
+    def __enter__(self) -> H:
+        self._not_in_use()
+        held = self.acquire()
+        self._scope = held
+        return held
+
+    def __exit__(
+        self,
+        _kind: Optional[Type[BaseException]],
+        _error: Optional[BaseException],
+        _trace: Optional[TracebackType],
+    ) -> None:
+        held, self._scope = self._scope, None
+        if held is not None and not isinstance(held, _AsyncScope):
+            held.release()
+
+    async def __aenter__(self) -> H:
+        self._not_in_use()
+        held = await self.acquire_async()
+        scope = _AsyncScope(held)
+        self._scope = scope
+        return held
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        _trace: Optional[TracebackType],
+    ) -> None:
+        scope, self._scope = self._scope, None
+        if isinstance(scope, _AsyncScope):
+            await scope.leave(kind, error)
+
+    def _not_in_use(self) -> None:
+        if self._scope is not None:
+            raise Invalid("this request is in use: make one for each block, as in `with client.lease(…)`")
+
+
+class _AsyncScope(Generic[H]):
+    """A block that is cancelled when its lease is lost, as ``asyncio.timeout`` does it."""
+
+    def __init__(self, held: H) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        self._held = held
+        self._task: asyncio.Task[Any] = task
+        self._is_over = False
+        self._was_cancelled = False
+        #: How many others have asked the task to end. Before Python 3.11 nobody counts.
+        self._others: int = task.cancelling() if hasattr(task, "cancelling") else 0
+        loop = asyncio.get_running_loop()
+        self._remove = held.listen(lambda: call_in(loop, self._cancel))
+
+    def _cancel(self) -> None:
+        if not self._is_over:
+            self._was_cancelled = True
+            self._task.cancel()
+
+    async def leave(self, kind: Optional[Type[BaseException]], error: Optional[BaseException]) -> None:
+        self._is_over = True
+        self._remove()
+        is_ours = False
+        if self._was_cancelled:
+            others: int = self._task.uncancel() if hasattr(self._task, "uncancel") else self._others
+            is_ours = others <= self._others and kind is not None and issubclass(kind, asyncio.CancelledError)
+        if is_ours:
+            loss = self._held.loss()
+            self._held.release_later()
+            raise loss from error
+        await self._held.release_async()
+
+
+class LeaseRequest(Request[Lease]):
+    """A request for one lease."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: str,
+        *,
+        ttl: float,
+        wait: Optional[float],
+        options: Dict[str, Any],
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> None:
+        super().__init__()
+        if not ttl > 0:
+            raise Invalid("a ttl must be greater than 0")
+        self.key = key_of(resource)
+        self.resource = resource
+        self.ttl = ttl
+        self.wait = wait
+        self._client = client
+        self._options = options
+        self._on_lost = on_lost
+
+    def acquire(self, *, cancel: Optional[CancelToken] = None) -> Lease:
+        """Acquires the lease, waiting up to ``wait`` seconds if others hold it.
+
+        An unanswered request may take up to the client's ``timeout`` longer. Raises ``Busy``, ``TimedOut``, ``Unavailable``, ``Denied``, ``Invalid``,
+        ``Cancelled``.
+        """
+        return self.acquire_within(self.wait, cancel)
+
+    def acquire_within(self, wait: Optional[float], cancel: Optional[CancelToken]) -> Lease:
+        """Acquires it, with another time to wait."""
+        claim = Claim(self.resource, self.ttl, self._client.claim_options(self._options))
+        lease = Acquisition(self._client, claim, wait, cancel or CancelToken()).run()
+        if self._on_lost is not None:
+            lease.on_lost(self._on_lost)
+        return lease
+
+    def copy(self) -> LeaseRequest:
+        """Another request for the same."""
+        return LeaseRequest(
+            self._client,
+            self.resource,
+            ttl=self.ttl,
+            wait=self.wait,
+            options=self._options,
+            on_lost=self._on_lost,
+        )
+
+
+def locked(make: Callable[..., LeaseRequest]) -> Callable[[F], F]:
+    """Runs a function, or a coroutine function, under the lease that ``make`` asks for, from the function's own arguments."""
+
+    def decorate(function: F) -> F:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                async with make(*args, **kwargs) as lease:
+                    before = _current.set(lease)
+                    try:
+                        return await function(*args, **kwargs)
+                    finally:
+                        _current.reset(before)
+
+            return run_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with make(*args, **kwargs) as lease:
+                before = _current.set(lease)
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    _current.reset(before)
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def current_lease() -> Lease:
+    """The lease of the function that ``client.locked`` decorates and that runs now. Raises ``Invalid`` outside of one."""
+    lease = _current.get()
+    if lease is None:
+        raise Invalid("no function that `client.locked` decorates is running")
+    return lease
