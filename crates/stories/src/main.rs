@@ -22,7 +22,7 @@ use crate::{
 };
 
 const USAGE: &str = "\
-leasehold-stories --driver COMMAND [OPTIONS] [STORY…]
+leasehold-stories --driver COMMAND [OPTIONS] [STORY]
 
   --driver COMMAND    starts the driver of the client; words are separated by spaces
   --leasehold PROGRAM the program whose `serve` is used [default: leasehold beside this program]

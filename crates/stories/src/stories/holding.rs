@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{LONG, SHORT};
-use crate::world::{World, acquire, until, with};
+use crate::world::{World, acquire, millis, until, with};
 
 /// A free lease is granted at once, with a token and a pass; others see who holds it; a release frees it at once.
 pub(super) async fn granted(mut world: World) {
@@ -96,7 +96,7 @@ fn requests(metrics: &str, route: &str) -> u64 {
 pub(super) async fn several_at_once(mut world: World) {
     let resources = json!(["box/b", "box/a c", "box/B", "acme:box/z", "box/a"]);
     let command = json!({
-        "do": "acquire_all", "client": "c", "lease": "all", "resources": resources, "ttl_ms": 3000, "wait_ms": 5000,
+        "do": "acquire_all", "client": "c", "lease": "all", "resources": resources, "ttl_ms": millis(SHORT), "wait_ms": 20_000,
     });
     let started = Instant::now();
     let answer = world.driver.ask(command).await;

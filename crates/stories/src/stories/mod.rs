@@ -14,8 +14,8 @@ use crate::world::{Needs, World};
 
 /// A ttl that no story outlives.
 const LONG: Duration = Duration::from_secs(30);
-/// A ttl that a story waits for. A sixth of it, the time between being told to stop and the end, is half a second.
-const SHORT: Duration = Duration::from_secs(3);
+/// A ttl that a story waits for. A sixth of it, the time between being told to stop and the end, is more than half a second.
+const SHORT: Duration = Duration::from_secs(4);
 
 type Told = Pin<Box<dyn Future<Output = ()>>>;
 
