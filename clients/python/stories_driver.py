@@ -83,12 +83,13 @@ class Driver:
 
     def request(self, do: Json) -> leasehold.LeaseRequest:
         """The request of an ``acquire`` or a ``scope``."""
-        client, share = self.clients[do["client"]], do.get("share")
+        client = self.clients[do["client"]]
+        share: Any = do.get("share")
         times: Json = {"ttl": do["ttl_ms"] / 1000, "wait": do["wait_ms"] / 1000}
-        if isinstance(share, dict):
-            return client.semaphore(do["resource"], capacity=share["capacity"], weight=share["weight"], **times)
-        if share is not None:
+        if share in ("read", "write"):
             return (client.read if share == "read" else client.write)(do["resource"], **times)
+        if share is not None:
+            return client.semaphore(do["resource"], capacity=share["capacity"], weight=share["weight"], **times)
         return client.lease(do["resource"], note=do.get("note"), label=do.get("label"), **times)
 
     def requests(self, do: Json) -> leasehold.SeveralRequest:

@@ -123,24 +123,29 @@ class Process:
 
     def _watch(self) -> None:
         while True:
-            due: List[Lease] = []
-            now, wall = _clock.now(), _clock.wall()
-            next_event = now + _WATCH_EVERY
-            for lease in self.live():
-                if not lease.end_if_over(now, wall):
-                    if lease.is_due(now):
-                        due.append(lease)
-                    next_event = min(next_event, lease.next_event(now))
-            if due:
-                self._renew(due, now)
-                due = []
-            # Keeps no lease alive while it sleeps.
-            lease = None
+            # In a function of its own, so that no lease is kept alive while this sleeps.
+            next_event = self._look()
             with self.lock:
                 pause = max(_WATCH_PAUSE, next_event - _clock.now())
                 self._planned = _clock.now() + pause if self.leases else math.inf
                 self._wake.wait(pause if self.leases else None)
                 self._planned = 0.0
+
+    def _look(self) -> float:
+        """Ends what is over, and renews what is due. Returns when to look again."""
+        due: List[Lease] = []
+        now, wall = _clock.now(), _clock.wall()
+        next_event = now + _WATCH_EVERY
+        for lease in self.live():
+            if lease.end_if_over(now, wall):
+                continue
+            if lease.is_due(now):
+                due.append(lease)
+            else:
+                next_event = min(next_event, lease.next_event(now))
+        if due:
+            self._renew(due, now)
+        return min([next_event, *(lease.next_event(now) for lease in due)])
 
     def _renew(self, due: List[Lease], now: float) -> None:
         """Renews these leases, and those that would be due soon, in as few requests as possible."""

@@ -277,10 +277,10 @@ def _effect(doc: Doc) -> Effect:
 def _error_of(doc: Doc) -> LeaseholdError:
     kind = doc.text("kind")
     message = _message(doc)
+    retry_after = doc.opt_seconds("retry_after_ms")
     if kind == "contended":
         holders = tuple(Holder.read(holder) for holder in doc.docs("holders"))
-        retry_after = doc.opt_seconds("retry_after_ms") or 0.0
-        return Busy(message, holders=holders, retry_after=retry_after, paused=doc.flag("paused"))
+        return Busy(message, holders=holders, retry_after=retry_after or 0.0, paused=doc.flag("paused"))
     if kind == "lost":
         return Lost(message, why=doc.opt_text("why") or "not_there")
     if kind == "mismatch":
@@ -293,7 +293,6 @@ def _error_of(doc: Doc) -> LeaseholdError:
         return Corrupt(message)
     if kind in _INVALID:
         return Invalid(message)
-    retry_after = doc.opt_seconds("retry_after_ms")
     return Unavailable(message, retry_after=retry_after, draining=kind in ("draining", "shut_down"))
 
 

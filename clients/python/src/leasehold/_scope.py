@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from types import TracebackType
@@ -109,7 +110,9 @@ class _AsyncScope(Generic[H]):
         self._is_over = False
         self._was_cancelled = False
         #: How many others have asked the task to end. Before Python 3.11 nobody counts.
-        self._others: int = task.cancelling() if hasattr(task, "cancelling") else 0
+        self._others = 0
+        if sys.version_info >= (3, 11):
+            self._others = task.cancelling()
         loop = asyncio.get_running_loop()
         self._remove = held.listen(lambda: call_in(loop, self._cancel))
 
@@ -123,7 +126,9 @@ class _AsyncScope(Generic[H]):
         self._remove()
         is_ours = False
         if self._was_cancelled:
-            others: int = self._task.uncancel() if hasattr(self._task, "uncancel") else self._others
+            others = self._others
+            if sys.version_info >= (3, 11):
+                others = self._task.uncancel()
             is_ours = others <= self._others and kind is not None and issubclass(kind, asyncio.CancelledError)
         if is_ours:
             loss = self._held.loss()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import os
 import select
 import secrets
 import socket
@@ -163,14 +162,14 @@ class Connections:
         if self._context is None and (ca or cert):
             raise Invalid("certificates are for https:// addresses")
         self._store: Optional[str] = None
-        self.reset()
-
-    def reset(self) -> None:
-        """Forgets all connections. In a forked child, those of the parent."""
+        self._another_store_at: Optional[float] = None
         self._lock = threading.Lock()
         self._idle: Tuple[List[_Connection], List[_Connection]] = ([], [])
-        self._another_store_at: Optional[float] = None
-        self._pid = os.getpid()
+
+    def after_fork(self) -> None:
+        """In a forked child: closes its copies of the parent's connections, which goes unseen by the server."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self.close()
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -178,6 +177,10 @@ class Connections:
             idle, self._idle = self._idle, ([], [])
         for connection in [*idle[0], *idle[1]]:
             connection.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self.close()
 
     def check_one_store(self) -> None:
         """Raises ``Unavailable`` if two stores have answered at this address a short while ago."""

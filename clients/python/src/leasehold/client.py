@@ -298,4 +298,4 @@ class Client:
         return None
 
     def _after_fork(self) -> None:
-        self.connections.reset()
+        self.connections.after_fork()
