@@ -187,6 +187,16 @@ def test_a_dropped_lease_is_not_renewed(client: leasehold.Client, name: str) -> 
     await_free(client, name)
 
 
+def test_a_resource_can_be_kept_closed(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
+    with client.lease(name) as lease:
+        lease.release(keep_for=3)
+        with pytest.raises(leasehold.Busy) as caught:
+            other.try_lease(name).acquire()
+        assert caught.value.holders[0].kept and client.election(name).leader() is None
+    with other.lease(name, wait=30):
+        pass
+
+
 def test_shared_leases_have_numbers(client: leasehold.Client, name: str) -> None:
     with client.semaphore(name, capacity=3, weight=2) as lease:
         assert lease.is_shared and lease.number

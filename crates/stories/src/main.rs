@@ -10,8 +10,14 @@ mod server;
 mod stories;
 mod world;
 
-use std::{env, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    env,
+    process::{Command, ExitCode},
+    sync::Arc,
+    time::Duration,
+};
 
+use leasehold_testkit::servers::PostgresServer;
 use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 
@@ -28,6 +34,10 @@ leasehold-stories --driver COMMAND [OPTIONS] [STORY]
   --leasehold PROGRAM the program whose `serve` is used [default: leasehold beside this program]
   --show              print the dialogue of every story
   and those of a test program: --list, --exact, --test-threads N
+
+leasehold-stories --postgres COMMAND [ARG…]
+
+  runs the command with a PostgreSQL server of its own: an empty database, at the URL in $LEASEHOLD_TEST_POSTGRES
 ";
 
 /// The longest that a story may take.
@@ -36,6 +46,10 @@ const STORY_TIMEOUT: Duration = Duration::from_secs(120);
 const AT_ONCE: usize = 8;
 
 fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "--postgres") {
+        return with_postgres(&words[1..]);
+    }
     let (subject, arguments) = match read_arguments(env::args()) {
         Ok(read) => read,
         Err(why) => {
@@ -47,6 +61,25 @@ fn main() -> ExitCode {
     let hello = runtime().block_on(async { Driver::start(&subject.driver, &[], false).hello().await });
     let trials = STORIES.iter().map(|story| trial(*story, &subject, &hello)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Runs a command that tests the checking side of a client in a database.
+fn with_postgres(words: &[String]) -> ExitCode {
+    let Some((program, args)) = words.split_first() else {
+        eprintln!("there is no command\n\n{USAGE}");
+        return ExitCode::from(2);
+    };
+    let server = PostgresServer::start();
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port());
+    let status = Command::new(program).args(args).env("LEASEHOLD_TEST_POSTGRES", url).status();
+    match status {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cannot run {program}: {error}");
+            ExitCode::from(2)
+        }
+    }
 }
 
 fn read_arguments(args: impl Iterator<Item = String>) -> Result<(Subject, Arguments), String> {

@@ -127,4 +127,4 @@ class Acquisition:
         return None
 
     def _abandon(self) -> None:
-        self._client.release_claim(self._claim, tombstone(self._claim.ttl), None)
+        self._client.release_claim(self._claim, tombstone(self._claim.ttl))

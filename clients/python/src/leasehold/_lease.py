@@ -142,26 +142,26 @@ class Lease:
 
         await _aio.run(lambda _cancel: self.set_note(note))
 
-    def release(self) -> None:
-        """Releases the lease. From now on ``check`` fails.
+    def release(self, *, keep_for: Optional[float] = None) -> None:
+        """Releases the lease. From now on ``check`` fails. With ``keep_for`` nobody gets it for so many seconds more.
 
         Returns when the server has answered, after ``release_timeout`` at the latest. Never raises because of the server: the lease then
         ends with its ttl. What it raises is an interrupt of the caller, and the release goes on.
         """
-        done = self.release_later()
+        done = self.release_later(keep_for)
         if done is not None:
             done.wait(self.client.release_timeout)
 
-    async def release_async(self) -> None:
+    async def release_async(self, *, keep_for: Optional[float] = None) -> None:
         """As ``release``, for asyncio. The release goes on if the task is cancelled."""
-        done = self.release_later()
+        done = self.release_later(keep_for)
         if done is not None:
             from . import _aio
 
             limit = self.client.release_timeout
             await _aio.run(lambda _cancel: done.wait(limit))
 
-    def release_later(self) -> Optional[threading.Event]:
+    def release_later(self, keep_for: Optional[float] = None) -> Optional[threading.Event]:
         """Releases the lease in the background. The event says when; without one there is nothing to wait for."""
         with _process.current().lock:
             was_held = self._why is None
@@ -172,7 +172,7 @@ class Lease:
             _process.current().forget(self)
         done = threading.Event()
         bury = tombstone(self.claim.ttl) if self.bury else None
-        self.client.release_claim(self.claim, bury, done)
+        self.client.release_claim(self.claim, bury, keep_for, done)
         # Nobody waits for the release of a lease that is lost.
         return done if was_held else None
 

@@ -207,11 +207,13 @@ def _kept(doc: Doc) -> Union[Kept, LeaseholdError]:
         return _unreadable(error)
 
 
-def release(claim: Claim, *, bury: Optional[float], timeout: float) -> Call:
-    """Ends the claim. ``bury`` leaves a tombstone for so long: a delayed request of it is refused."""
+def release(claim: Claim, *, bury: Optional[float], keep_for: Optional[float], timeout: float) -> Call:
+    """Ends the claim. ``bury`` leaves a tombstone for so long: a delayed request of it is refused. ``keep_for`` keeps the resource closed."""
     body: Dict[str, Any] = {"resource": claim.resource, "owner": claim.owner}
     if bury is not None:
         body["bury_ms"] = milliseconds(bury)
+    if keep_for is not None:
+        body["keep_for_ms"] = milliseconds(keep_for)
     return _post("/v1/release", body, timeout, is_upkeep=True)
 
 

@@ -266,15 +266,22 @@ class Client:
         except ValueError as error:
             raise Unavailable(f"the answer of {self.connections.server} cannot be read: {error}") from error
 
-    def release_claim(self, claim: Claim, bury: Optional[float], done: Optional[threading.Event]) -> None:
+    def release_claim(
+        self,
+        claim: Claim,
+        bury: Optional[float],
+        keep_for: Optional[float] = None,
+        done: Optional[threading.Event] = None,
+    ) -> None:
         """Releases a claim in the background, detached from whatever cancels its caller. ``done`` is set after the first try."""
 
         def run() -> None:
             ends_at = _clock.now() + min(_RELEASE_FOR, claim.ttl)
+            call = _protocol.release(claim, bury=bury, keep_for=keep_for, timeout=self.release_timeout)
             wait = CancelToken()
             pause = 0.2
             while True:
-                error = self._try_release(claim, bury)
+                error = self._try_release(call, claim)
                 if done is not None:
                     done.set()
                 if error is None:
@@ -287,8 +294,7 @@ class Client:
 
         _process.current().workers.submit(run)
 
-    def _try_release(self, claim: Claim, bury: Optional[float]) -> Optional[LeaseholdError]:
-        call = _protocol.release(claim, bury=bury, timeout=self.release_timeout)
+    def _try_release(self, call: Call, claim: Claim) -> Optional[LeaseholdError]:
         try:
             _protocol.read_release(self.connections.call(call), claim)
         except LeaseholdError as error:
