@@ -11,7 +11,14 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::{cargo, root, steps::Steps, target_dir, test::FEATURES};
+use crate::{
+    cargo,
+    python::{environment, succeed},
+    root,
+    steps::Steps,
+    target_dir,
+    test::FEATURES,
+};
 
 pub(crate) fn run(steps: &mut Steps) -> bool {
     let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES, "--bin", "leasehold"]);
@@ -25,35 +32,9 @@ fn folder() -> PathBuf {
     target_dir().join("schemathesis")
 }
 
-/// The versions of schemathesis and of all that it needs.
-fn requirements() -> PathBuf {
-    root().join("xtask/schemathesis/requirements.txt")
-}
-
-/// Makes a Python environment with exactly these versions, unless it is there already.
+/// Makes a Python environment with schemathesis and all that it needs.
 fn install() -> Result<(), String> {
-    let (wanted, installed) = (requirements(), folder().join("installed.txt"));
-    let wanted_text = fs::read(&wanted).map_err(|error| format!("{}: {error}", wanted.display()))?;
-    if fs::read(&installed).is_ok_and(|text| text == wanted_text) {
-        return Ok(());
-    }
-    let venv = folder().join("venv");
-    succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-    let mut pip = Command::new(venv.join("bin/python"));
-    succeed(pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--requirement"]).arg(&wanted))?;
-    fs::write(&installed, wanted_text).map_err(|error| format!("{}: {error}", installed.display()))
-}
-
-fn succeed(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!(
-        "{command:?}\n{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    ))
+    environment("schemathesis", &root().join("xtask/schemathesis/requirements.txt")).map(drop)
 }
 
 /// The server, killed when the step is over.

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
 use crate::{
-    api, beside, build, cargo, dashboard, disk, examples, links, packages, publishing, schemathesis,
+    api, beside, build, cargo, clients, dashboard, disk, examples, links, packages, publishing, schemathesis,
     steps::Steps,
 };
 
@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     ("tests", tests),
     ("schemathesis", schemathesis::run),
     ("dashboard", dashboard::run),
+    ("clients", clients::run),
     ("examples", examples::run_all),
     ("simulator", simulator),
     ("planted", planted_bugs),

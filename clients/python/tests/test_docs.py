@@ -80,7 +80,7 @@ def test_celery(server: Server, other: leasehold.Client) -> None:
     with other.lease("account/8", label="another worker"):
         with pytest.raises(Retry) as caught:
             invoice.delay(8)
-        assert isinstance(caught.value.exc, leasehold.Busy) and 0 < caught.value.when <= 31
+        assert isinstance(caught.value.exc, leasehold.Busy) and "Retry in" in str(caught.value)
     assert len(made) == 1
 
 
