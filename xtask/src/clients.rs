@@ -23,10 +23,73 @@ const STORIES: &[(&str, &[&str])] = &[
     ("clients: python stories, asyncio", &["python", "clients/python/stories_driver.py", "--asyncio"]),
 ];
 
+/// The programs of docs/languages.md: the heading, the language of the block below it, the name of its file, and what runs it.
+const PROGRAMS: &[(&str, &str, &str, &[&str])] = &[
+    ("Shell", "sh", "shell.sh", &["sh"]),
+    ("curl", "sh", "curl.sh", &["sh"]),
+    ("Python", "python", "export.py", &["python"]),
+];
+/// The one in Rust is built from this file, which must end with the same text.
+const RUST_PROGRAM: &str = "crates/stories/examples/export.rs";
+
 pub(crate) fn run(steps: &mut Steps) -> bool {
-    let programs = ["--bin", "leasehold", "--bin", "leasehold-stories"];
+    let programs = ["--bin", "leasehold", "--bin", "leasehold-stories", "--example", "export"];
     let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES]);
-    steps.command("clients: build", build.args(programs)) && python(steps) && stories(steps)
+    // All of them, even after a failure.
+    steps.command("clients: build", build.args(programs))
+        && (python(steps) & stories(steps) & languages(steps))
+}
+
+/// Runs each program of docs/languages.md.
+fn languages(steps: &mut Steps) -> bool {
+    let page = root().join("docs/languages.md");
+    let page = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()));
+    let rust = page.clone().and_then(|page| {
+        let code = block(&page, "Rust", "rust")?;
+        let built = fs::read_to_string(root().join(RUST_PROGRAM)).map_err(|error| error.to_string())?;
+        if built.ends_with(&code) {
+            Ok(target_dir().join("debug/examples/export").display().to_string())
+        } else {
+            Err(format!("{RUST_PROGRAM} must end with the code of the page"))
+        }
+    });
+    let mut passed = program(steps, "Rust", rust);
+    for (heading, language, file, words) in PROGRAMS {
+        let written = page.clone().and_then(|page| write_program(&block(&page, heading, language)?, file));
+        let command = written.map(|path| format!("{} {}", words.join(" "), path.display()));
+        passed &= program(steps, heading, command);
+    }
+    passed
+}
+
+fn program(steps: &mut Steps, heading: &str, command: Result<String, String>) -> bool {
+    let name = format!("clients: the program in {heading}");
+    match command {
+        Ok(command) => {
+            let mut runner = Command::new(target_dir().join("debug/leasehold-stories"));
+            runner.args(["--program", &command]).current_dir(root());
+            runner.env("PATH", search_path()).env("PYTHONPATH", root().join("clients/python/src"));
+            steps.command(&name, &mut runner)
+        }
+        Err(why) => steps.check(&name, || Err(why)),
+    }
+}
+
+fn write_program(code: &str, file: &str) -> Result<PathBuf, String> {
+    let folder = target_dir().join("clients/programs");
+    let path = folder.join(file);
+    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&path, code));
+    written.map(|()| path.clone()).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The first block of this language below the heading.
+fn block(page: &str, heading: &str, language: &str) -> Result<String, String> {
+    let missing = || format!("docs/languages.md has no {language} block below {heading:?}");
+    let (_, below) = page.split_once(&format!("\n## {heading}\n")).ok_or_else(missing)?;
+    let section = below.split_once("\n## ").map_or(below, |(section, _)| section);
+    let (_, code) = section.split_once(&format!("\n```{language}\n")).ok_or_else(missing)?;
+    let (code, _) = code.split_once("\n```").ok_or_else(missing)?;
+    Ok(format!("{code}\n"))
 }
 
 fn stories(steps: &mut Steps) -> bool {
@@ -98,4 +161,17 @@ fn search_path() -> std::ffi::OsString {
     let before = env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(python_programs()).chain(env::split_paths(&before));
     env::join_paths(folders).unwrap_or(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_found_below_its_heading() {
+        let page = "# Page\n\n## A\n\n```sh\none\ntwo\n```\n\n## B\n\n```sh\nthree\n```\n";
+        assert_eq!(block(page, "A", "sh"), Ok("one\ntwo\n".to_owned()));
+        assert_eq!(block(page, "B", "sh"), Ok("three\n".to_owned()));
+        assert!(block(page, "A", "rust").is_err() && block(page, "C", "sh").is_err());
+    }
 }

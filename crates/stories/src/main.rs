@@ -5,6 +5,7 @@
 //! 3. If a story fails, its dialogue is printed.
 
 mod driver;
+mod program;
 mod rival;
 mod server;
 mod stories;
@@ -35,6 +36,10 @@ leasehold-stories --driver COMMAND [OPTIONS] [STORY]
   --show              print the dialogue of every story
   and those of a test program: --list, --exact, --test-threads N
 
+leasehold-stories --program COMMAND
+
+  runs the program of docs/languages.md: when the lease is free, and when others hold it
+
 leasehold-stories --postgres COMMAND [ARG…]
 
   runs the command with a PostgreSQL server of its own: an empty database, at the URL in $LEASEHOLD_TEST_POSTGRES
@@ -50,17 +55,23 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == "--postgres") {
         return with_postgres(&words[1..]);
     }
-    let (subject, arguments) = match read_arguments(env::args()) {
-        Ok(read) => read,
+    match read_arguments(env::args()) {
+        Ok(Told { program: Some(program), subject, arguments }) => {
+            program::run(program, subject.leasehold, &arguments).exit_code()
+        }
+        Ok(Told { subject, arguments, .. }) => tell_stories(subject, &arguments),
         Err(why) => {
             eprintln!("{why}\n\n{USAGE}");
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
-    };
+    }
+}
+
+fn tell_stories(subject: Subject, arguments: &Arguments) -> ExitCode {
     let subject = Arc::new(subject);
     let hello = runtime().block_on(async { Driver::start(&subject.driver, &[], false).hello().await });
     let trials = STORIES.iter().map(|story| trial(*story, &subject, &hello)).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    libtest_mimic::run(arguments, trials).exit_code()
 }
 
 /// Runs a command that tests the checking side of a client in a database.
@@ -82,21 +93,31 @@ fn with_postgres(words: &[String]) -> ExitCode {
     }
 }
 
-fn read_arguments(args: impl Iterator<Item = String>) -> Result<(Subject, Arguments), String> {
+/// What the command line says.
+struct Told {
+    subject: Subject,
+    /// The program of docs/languages.md, instead of a driver.
+    program: Option<Vec<String>>,
+    /// Those of a test program.
+    arguments: Arguments,
+}
+
+fn read_arguments(args: impl Iterator<Item = String>) -> Result<Told, String> {
     let beside = env::current_exe().ok().and_then(|path| Some(path.parent()?.join("leasehold")));
     let mut subject = Subject { driver: Vec::new(), leasehold: beside.unwrap_or_default(), shows: false };
-    let (mut rest, mut args) = (Vec::new(), args);
+    let (mut program, mut rest, mut args) = (None, Vec::new(), args);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
-            "--driver" => subject.driver = value()?.split_whitespace().map(str::to_owned).collect(),
+            "--driver" => subject.driver = words(&value()?),
+            "--program" => program = Some(words(&value()?)),
             "--leasehold" => subject.leasehold = value()?.into(),
             "--show" => subject.shows = true,
             _ => rest.push(arg),
         }
     }
-    if subject.driver.is_empty() {
-        return Err("there is no --driver".to_owned());
+    if program.as_ref().unwrap_or(&subject.driver).is_empty() {
+        return Err("there is no --driver and no --program".to_owned());
     }
     if !subject.leasehold.is_file() {
         let path = subject.leasehold.display();
@@ -104,7 +125,11 @@ fn read_arguments(args: impl Iterator<Item = String>) -> Result<(Subject, Argume
     }
     let mut arguments = Arguments::from_iter(rest);
     arguments.test_threads = arguments.test_threads.or(Some(AT_ONCE));
-    Ok((subject, arguments))
+    Ok(Told { subject, program, arguments })
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
 
 fn trial(story: Story, subject: &Arc<Subject>, hello: &Value) -> Trial {

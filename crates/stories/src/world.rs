@@ -179,7 +179,7 @@ impl World {
 }
 
 /// A folder in memory, where there is one: a busy disk delays the commits of SQLite by seconds, which ends short leases.
-fn new_folder() -> TempDir {
+pub(crate) fn new_folder() -> TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     in_memory.or_else(|_| tempfile::tempdir()).expect("a folder can be made")
 }

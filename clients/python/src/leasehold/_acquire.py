@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _WAIT_ONCE = 25.0
 _PAUSE_FIRST = 0.1
 _PAUSE_MAX = 3.0
+#: So many servers in a row may be draining.
+_DRAINED_MAX = 3
 
 
 class Acquisition:
@@ -47,6 +49,7 @@ class Acquisition:
         self._may_be_left = False
         #: A request of it may still be on its way.
         self._unanswered = False
+        self._drained = 0
 
     def run(self) -> Lease:
         """The lease. Otherwise nothing of the claim is left, or soon will not be."""
@@ -78,7 +81,9 @@ class Acquisition:
         except Unavailable as error:
             self._may_be_left = had_left or error.effect == "unknown"
             self._unanswered |= error.effect == "unknown"
-            if left <= 0:
+            # A server that drains is being replaced: also a try asks the next one.
+            self._drained += error.draining
+            if left <= 0 and not (error.draining and self._drained <= _DRAINED_MAX):
                 raise
             self._rest(error)
             return None
@@ -102,7 +107,8 @@ class Acquisition:
         pause = self._pause * random.uniform(0.5, 1.0)
         if not error.draining:
             self._pause = min(self._pause * 2, _PAUSE_MAX)
-        self._cancel.sleep(min(max(pause, error.retry_after or 0.0), self._left()))
+        longest = math.inf if error.draining else self._left()
+        self._cancel.sleep(min(max(pause, error.retry_after or 0.0), longest))
 
     def _refusal(self, error: Busy) -> Busy:
         if self._wait <= 0:
@@ -111,8 +117,7 @@ class Acquisition:
         return TimedOut(text, holders=error.holders, retry_after=error.retry_after, paused=error.paused)
 
     def _granted(self, granted: Granted, sent: Sent) -> Optional[Lease]:
-        # Another request may have met another store meanwhile.
-        self._client.connections.check_one_store()
+        self._client.connections.check_one_store()  # another request may have met another store meanwhile
         self._cancel.check()
         lease = Lease(self._client, self._claim, granted, sent)
         lease.bury = self._unanswered
