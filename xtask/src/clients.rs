@@ -130,19 +130,19 @@ fn python(steps: &mut Steps) -> bool {
 fn python_package(package: &Path) -> Result<(), String> {
     let folder = target_dir().join("clients/python/package");
     drop(fs::remove_dir_all(&folder));
-    let pip = |args: &[&str]| {
+    let pip = |verb: &str| {
         let mut pip = Command::new(python_programs().join("python"));
-        pip.args(["-m", "pip"]).args(args).args(["--quiet", "--no-deps", "--no-build-isolation"]);
+        pip.args(["-m", "pip", verb, "--quiet", "--no-deps", "--no-build-isolation"]);
         pip
     };
-    succeed(pip(&["wheel", "--wheel-dir"]).arg(&folder).arg(package))?;
+    succeed(pip("wheel").arg("--wheel-dir").arg(&folder).arg(package))?;
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let wheel = files
         .filter_map(Result::ok)
         .map(|file| file.path())
         .find(|path| path.extension().is_some_and(|end| end == "whl"));
     let wheel = wheel.ok_or("no wheel was built")?;
-    succeed(pip(&["install", "--target"]).arg(folder.join("installed")).arg(&wheel))?;
+    succeed(pip("install").arg("--target").arg(folder.join("installed")).arg(&wheel))?;
     let uses = "import importlib.metadata as m, importlib.resources as r, leasehold; d = m.distribution('leasehold'); \
                 assert d.version == leasehold.__version__ and not d.requires, d.requires; \
                 assert r.files(leasehold).joinpath('py.typed').is_file(); \

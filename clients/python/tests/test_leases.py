@@ -297,12 +297,17 @@ def test_a_forked_child_has_its_own_leases(client: leasehold.Client, other: leas
 
 
 def test_an_interrupt_leaves_nothing_behind(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
-    with other.lease(name):
-        main = threading.get_ident()
-        threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-        with pytest.raises(KeyboardInterrupt):
-            client.lease(name, wait=60).acquire()
-        await_queue(other, name, 0)
+    # A shell starts background commands with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with other.lease(name):
+            main = threading.get_ident()
+            threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                client.lease(name, wait=60).acquire()
+            await_queue(other, name, 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_short_ttl_is_renewed_often(client: leasehold.Client, name: str) -> None:

@@ -12,7 +12,7 @@ async fn main() -> Result<ExitCode, Error> {
     let exported = request.run(async |lease| println!("exported with token {}", lease.token())).await;
     match exported {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if matches!(error.kind(), ErrorKind::Contended | ErrorKind::Timeout) => {
+        Err(error) if error.kind() == ErrorKind::Contended => {
             eprintln!("{error}");
             Ok(ExitCode::from(75))
         }

@@ -40,8 +40,11 @@ pub(super) async fn told_when_cut_off(mut world: World) {
 pub(super) async fn told_when_answers_are_lost(mut world: World) {
     world.try_acquire("mine", "report/42", TTL).await.ok();
     world.proxy().hold(Direction::Replies);
+    let held = Instant::now();
     let lost = world.driver.event("lost", "mine").await;
     assert_eq!(lost.value["why"], "expired");
+    // What no answer confirms does not count.
+    assert!(lost.at.duration_since(held) < TTL, "told after {:?}", lost.at.duration_since(held));
     // The server has renewed it meanwhile, so the rival may have to wait for one more ttl.
     world.rival().acquire("report/42").await.expect("the rival waits").granted();
 }

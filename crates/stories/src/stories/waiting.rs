@@ -5,7 +5,13 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{LONG, SHORT};
-use crate::{driver::PATIENCE, world::World};
+use crate::{
+    driver::PATIENCE,
+    world::{World, until},
+};
+
+/// A place of a client that has gone ends by itself, six seconds after it was renewed last, which was at most two seconds before.
+const PLACE_LEFT: Duration = Duration::from_millis(3800);
 
 /// A claim waits in the queue and is granted when its turn comes, with a higher token.
 pub(super) async fn waits_its_turn(mut world: World) {
@@ -24,21 +30,26 @@ pub(super) async fn waits_its_turn(mut world: World) {
 
 /// The time that a claim has waited does not count against its lease: it is still held, and only lost a ttl later.
 ///
-/// The lease is shorter than the wait, so a client that counts from when it sent the request believes that it is over.
+/// The lease is shorter than the wait, so a client that counts from when it sent the request believes that it is over. If it gives its grant
+/// back, the next in the queue has it.
 pub(super) async fn waits_longer_than_one_request(mut world: World) {
     let rival = world.rival();
     rival.try_acquire("report/42").await.granted();
     let started = Instant::now();
     let waiting = world.begin("mine", "report/42", SHORT, PATIENCE).await;
     rival.await_queue("report/42", 1).await;
-    crate::world::until(started, SHORT * 2).await;
+    let next = world.rival().acquire("report/42");
+    rival.await_queue("report/42", 2).await;
+    until(started, SHORT * 2).await;
     rival.release("report/42").await;
     world.driver.answer(waiting).await.ok();
     world.check("mine").await.ok();
     assert!(world.driver.events("lost", "mine").is_empty());
-    crate::world::until(started, SHORT * 4).await;
+    until(started, SHORT * 4).await;
     world.check("mine").await.ok();
-    rival.try_acquire("report/42").await.contended();
+    assert!(!next.is_finished(), "the next in the queue has it: {:?}", next.await);
+    world.release("mine").await.ok();
+    next.await.expect("it waits").granted();
 }
 
 /// When the time to wait is over, the caller is told so, and who holds the lease; nothing of the claim is left.
@@ -66,6 +77,8 @@ pub(super) async fn cancelled_while_waiting(mut world: World) {
     answer.error("cancelled");
     assert!(answer.at.duration_since(cancelled) < PATIENCE / 3, "it must not wait for the server");
     rival.await_queue("report/42", 0).await;
+    let gone = cancelled.elapsed();
+    assert!(gone < PLACE_LEFT, "the place was not given up, and ended by itself after {gone:?}");
     rival.release("report/42").await;
     world.rival().try_acquire("report/42").await.granted();
     // The client can wait for the same lease again.
