@@ -48,7 +48,7 @@ leasehold-stories --postgres COMMAND [ARG…]
 /// The longest that a story may take.
 const STORY_TIMEOUT: Duration = Duration::from_secs(120);
 /// So many stories run at the same time: they mostly wait.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();

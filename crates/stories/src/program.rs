@@ -3,7 +3,12 @@
 //! It waits up to a second for `report/42`, prints the token under which it works, and releases. If others hold the lease, it says who
 //! on standard error, and exits with 75.
 
-use std::{env, path::PathBuf, process::Output, sync::Arc};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Output,
+    sync::Arc,
+};
 
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use tokio::process::Command;
@@ -37,7 +42,7 @@ pub(crate) fn run(words: Vec<String>, leasehold: PathBuf, arguments: &Arguments)
 }
 
 /// The program works under a token, a higher one each time, and leaves nothing behind.
-async fn free(words: &[String], leasehold: &PathBuf) {
+async fn free(words: &[String], leasehold: &Path) {
     let (server, _folder) = start(leasehold).await;
     let rival = Rival::new(server.port, None);
     let mut tokens = Vec::new();
@@ -54,7 +59,7 @@ async fn free(words: &[String], leasehold: &PathBuf) {
 }
 
 /// The program says who holds the lease, and leaves no place in the queue.
-async fn busy(words: &[String], leasehold: &PathBuf) {
+async fn busy(words: &[String], leasehold: &Path) {
     let (server, _folder) = start(leasehold).await;
     let rival = Rival::new(server.port, None);
     rival.try_acquire(RESOURCE).await.granted();
@@ -66,17 +71,17 @@ async fn busy(words: &[String], leasehold: &PathBuf) {
     assert!(rival.still_holds(RESOURCE).await);
 }
 
-async fn start(leasehold: &PathBuf) -> (Server, tempfile::TempDir) {
+async fn start(leasehold: &Path) -> (Server, tempfile::TempDir) {
     let folder = new_folder();
     let store = format!("sqlite:{}", folder.path().join("leases.db").display());
-    let options = ServerOptions { program: leasehold.clone(), store, tokens: None, more: Vec::new() };
+    let options = ServerOptions { program: leasehold.to_path_buf(), store, tokens: None, more: Vec::new() };
     (Server::start(&options).await, folder)
 }
 
-async fn execute(words: &[String], leasehold: &PathBuf, port: u16) -> Output {
+async fn execute(words: &[String], leasehold: &Path, port: u16) -> Output {
     let (program, args) = words.split_first().expect("the arguments were checked: there is a program");
     let before = env::var_os("PATH").unwrap_or_default();
-    let folders = leasehold.parent().map(PathBuf::from).into_iter().chain(env::split_paths(&before));
+    let folders = leasehold.parent().map(Path::to_path_buf).into_iter().chain(env::split_paths(&before));
     let path = env::join_paths(folders).unwrap_or(before);
     let mut command = Command::new(program);
     command.args(args).env("PATH", path).env("LEASEHOLD_URL", format!("http://127.0.0.1:{port}"));
