@@ -248,6 +248,23 @@ def test_an_idle_connection_that_the_server_closed_is_replaced(fake: FakeServer)
     acquires = [request for request in fake.requests if b"/v1/acquire" in request]
     bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in acquires]
     assert len(bodies) == 3 and bodies[1] == bodies[2], "the same claim, with the same owner token"
+    releases = [request for request in fake.requests if b"/v1/release" in request]
+    assert b"bury_ms" not in releases[0] and b"bury_ms" in releases[1], "the first one may still be on its way"
+
+
+def test_a_repeated_request_that_finds_no_server_may_have_had_an_effect(fake: FakeServer) -> None:
+    client = leasehold.Client(fake.url)
+    with client.lease("report/1"):
+        pass
+
+    def respond(request: bytes) -> bytes:
+        fake.close()
+        return b""
+
+    fake.respond = respond
+    with pytest.raises(leasehold.Unavailable) as caught:
+        client.try_lease("report/2").acquire()
+    assert caught.value.effect == "unknown"
 
 
 def test_orders_are_never_sent_twice(fake: FakeServer) -> None:

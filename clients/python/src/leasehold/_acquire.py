@@ -77,7 +77,9 @@ class Acquisition:
         sent = Sent(_clock.now(), _clock.wall())
         had_left, self._may_be_left = self._may_be_left, True
         try:
-            verdict = _protocol.read_acquire(self._client.connections.call(call, self._cancel), self._claim)
+            answer = self._client.connections.call(call, self._cancel)
+            self._unanswered |= answer.was_repeated
+            verdict = _protocol.read_acquire(answer, self._claim)
         except Unavailable as error:
             self._may_be_left = had_left or error.effect == "unknown"
             self._unanswered |= error.effect == "unknown"

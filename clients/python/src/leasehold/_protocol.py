@@ -52,6 +52,8 @@ class Answer:
 
     status: int
     body: bytes
+    #: The request was sent twice, because the first time its connection broke.
+    was_repeated: bool = False
 
 
 @dataclass(frozen=True)

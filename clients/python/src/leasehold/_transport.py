@@ -19,6 +19,7 @@ import socket
 import ssl
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Callable, List, Optional, Tuple, Union
 from urllib.parse import urlsplit
 
@@ -195,17 +196,24 @@ class Connections:
     def call(self, call: Call, cancel: Optional[CancelToken] = None) -> Answer:
         """Sends the request, and returns the answer to it."""
         ends_at = time.monotonic() + call.at_most
+        was_repeated = False
         if call.may_repeat:
             connection = self._take(call)
             if connection is not None:
                 try:
                     return self._exchange(connection, call, ends_at, cancel)
                 except _IdleConnectionBroke:
+                    was_repeated = True
                     if cancel is not None:
                         cancel.check()
         connection = _Connection(self._host, self._port, self._context)
-        self._open(connection, ends_at)
-        return self._exchange(connection, call, ends_at, cancel)
+        try:
+            self._open(connection, ends_at)
+        except Unavailable as error:
+            error.effect = "unknown" if was_repeated else "none"
+            raise
+        answer = self._exchange(connection, call, ends_at, cancel)
+        return replace(answer, was_repeated=was_repeated)
 
     def _take(self, call: Call) -> Optional[_Connection]:
         """An idle connection, if there is one that the server has not closed."""
