@@ -26,7 +26,6 @@ const TO_TEST: &[(&str, &str)] = &[
     ("pgpool2", "another connection pool in front of PostgreSQL, for the tests"),
     ("postgresql", "the servers of the PostgreSQL tests"),
     ("libpq5", "the library with which the Python client's tests connect to PostgreSQL"),
-    ("nodejs", "runs pyright, which checks the types of the Python client"),
     ("python3-venv", "the Python environments of schemathesis and of the Python client's tests"),
     ("sqlite3", "the SQLite shell, with which the fence tests write past the fence"),
     ("ca-certificates", "the certificates that TLS trusts by default"),
@@ -39,9 +38,14 @@ const TO_TEST: &[(&str, &str)] = &[
     ("redis-server", "the servers of the Redis tests"),
 ];
 
-/// Debian packages that the tests of the dashboard need, the program that each one brings, and why. Node may come from elsewhere.
+/// Debian packages with Node, for the tests of the dashboard and of the clients, the program that each one brings, and why. Node may
+/// come from elsewhere.
 const NODE: &[(&str, &str, &str)] = &[
-    ("nodejs", "node", "runs the tests of the dashboard"),
+    (
+        "nodejs",
+        "node",
+        "runs the tests of the dashboard, and pyright, which checks the types of the Python client",
+    ),
     ("npm", "npm", "installs the libraries of the tests of the dashboard"),
 ];
 
