@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/leasehold/leasehold/clients/go/internal/clock"
 )
 
 func TestTimesCountFromTheSendAndFromWhatRemains(t *testing.T) {
@@ -156,5 +158,48 @@ func TestBatchesHaveLeasesOfASimilarTTL(t *testing.T) {
 		if sizes[i] != want[i] {
 			t.Fatalf("got %v, want %v", sizes, want)
 		}
+	}
+}
+
+func TestEachClockEndsALease(t *testing.T) {
+	for _, test := range []struct {
+		why    Why
+		change func(*times)
+	}{
+		{Expired, func(t *times) { t.stopAt = clock.Now() }},
+		{WallClock, func(t *times) { t.wallStopAt = clock.Wall() }},
+		// With both, it is the clock that nobody sets.
+		{Expired, func(t *times) { *t = times{} }},
+	} {
+		ctx, cancel := withCancelCause(context.Background())
+		now := sentAt{clock.Now(), clock.Wall()}
+		lease := &Lease{
+			claim: claim{resource: "report/42"}, cancel: cancel,
+			times: timesOf(now, given{ttl: time.Hour, remaining: time.Hour}),
+		}
+		if err := lease.Check(); err != nil || lease.Remaining() < 49*time.Minute {
+			t.Fatalf("got %v, %v left", err, lease.Remaining())
+		}
+		test.change(&lease.times)
+		var lost *LostError
+		if err := lease.Check(); !errors.As(err, &lost) || lost.Why != test.why || lease.Remaining() != 0 {
+			t.Errorf("got %v, want %v", err, test.why)
+		}
+		// A check that fails has told everybody.
+		if !errors.Is(Cause(ctx), ErrLost) {
+			t.Errorf("got %v", Cause(ctx))
+		}
+		// For good, whatever the clocks say.
+		lease.times = timesOf(now, given{ttl: time.Hour, remaining: time.Hour})
+		if lease.Check() == nil {
+			t.Error("it came back")
+		}
+	}
+}
+
+func TestTextsOfOthersDoNotBreakALogLine(t *testing.T) {
+	process := Process{Host: "a\nb", PID: 1, Label: "\x1b[31mred"}
+	if got := process.String(); got != "1@a b ( [31mred)" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -140,16 +140,17 @@ func (l *Lease) Evicting() bool {
 	return l.isEvicting
 }
 
-// SetNote replaces the note.
+// SetNote replaces the note that others can read. After an [UnavailableError] it may or may not have been replaced.
 func (l *Lease) SetNote(ctx context.Context, note string) error {
 	if err := l.Check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, renewalTimeout(l.ttl))
-	defer cancel()
 	err := l.client.renew(ctx, []*Lease{l}, &note)[0]
 	if ended := l.Check(); ended != nil {
 		return ended
+	}
+	if err != nil && ctx.Err() != nil {
+		return cancelled(ctx, "writing the note of "+l.claim.resource)
 	}
 	return err
 }

@@ -59,6 +59,7 @@ func grantsThatAreNone() map[string]lie {
 }
 
 func TestAGrantThatDoesNotAnswerTheQuestionIsNone(t *testing.T) {
+	t.Parallel()
 	for name, how := range grantsThatAreNone() {
 		name, how := name, how
 		t.Run(name, func(t *testing.T) {
@@ -150,6 +151,7 @@ func TestAServerThatClaimsToHaveWaitedForLongerThanItDidProlongsNothing(t *testi
 
 // The clock ends a lease whatever is said of its renewal.
 func TestRenewalsThatAreNone(t *testing.T) {
+	t.Parallel()
 	lies := map[string]lie{
 		"of another key":        withEntry(object{"key": "report/43"}),
 		"of another owner":      withEntry(object{"owner_hash": "0123456789abcdef0123456789abcdef"}),
@@ -196,6 +198,7 @@ func TestRenewalsThatAreNone(t *testing.T) {
 }
 
 func TestALossThatTheServerTellsEndsTheLeaseAtOnce(t *testing.T) {
+	t.Parallel()
 	lost := func(why string) object {
 		return object{"status": 410, "verdict": "gone", "kind": "lost", "why": why}
 	}
@@ -229,6 +232,7 @@ func TestALossThatTheServerTellsEndsTheLeaseAtOnce(t *testing.T) {
 }
 
 func TestALeaseIsRenewedByTheTTLThatWasGiven(t *testing.T) {
+	t.Parallel()
 	fake := newFake(t)
 	fake.lie("/v1/acquire", func(_ asked, _ http.ResponseWriter, status int, body object) (int, object) {
 		body["ttl_ms"], body["remaining_ms"] = 1500, 1500

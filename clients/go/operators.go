@@ -23,7 +23,7 @@ func (p Process) String() string {
 	if p.Label != "" {
 		name += " (" + p.Label + ")"
 	}
-	return name
+	return printable(name)
 }
 
 // A Holder is somebody who holds a resource.

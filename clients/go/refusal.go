@@ -1,6 +1,10 @@
 package leasehold
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
 
 // check looks whether an answer is about this claim. One that names another claim, or none, is no verdict; but a refusal of
 // a whole request names none.
@@ -65,10 +69,22 @@ func (r *reply) text() string {
 	if r.Hint != "" {
 		text += " (" + r.Hint + ")"
 	}
-	if len(text) > 1000 {
-		text = text[:1000] + "…"
+	return printable(text)
+}
+
+const printableMax = 1000
+
+// printable is a text of somebody else that may stand in one line of a log.
+func printable(text string) string {
+	if len(text) > printableMax {
+		text = text[:printableMax] + "…"
 	}
-	return text
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // read reads the body of an answer that is no list, or the error of its refusal.

@@ -267,6 +267,7 @@ func TestAStoreThatPromisesLessIsRefused(t *testing.T) {
 }
 
 func TestOperators(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	tokens := filepath.Join(folder, "tokens.toml")
 	newToken := func(name, role string) string {
