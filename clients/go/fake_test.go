@@ -1,6 +1,7 @@
 package leasehold_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -116,6 +117,16 @@ func (f *fake) await(path string, nth int) asked {
 		case <-limit:
 			f.t.Fatalf("there was no request %d of %s", nth, path)
 		}
+	}
+}
+
+// awaitEnd waits for the end of the context of a lease.
+func awaitEnd(t *testing.T, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(30 * time.Second):
+		t.Fatal("the lease did not end")
 	}
 }
 

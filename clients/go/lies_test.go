@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,9 +97,10 @@ func TestAGrantThatDoesNotAnswerTheQuestionIsNone(t *testing.T) {
 
 func TestARequestIsRepeatedWithTheSameOwnerToken(t *testing.T) {
 	fake := newFake(t)
-	left := 3
+	var left atomic.Int32
+	left.Store(3)
 	fake.lie("/v1/acquire", func(a asked, w http.ResponseWriter, status int, body object) (int, object) {
-		if left--; left >= 0 {
+		if left.Add(-1) >= 0 {
 			return hangUp(a, w, status, body)
 		}
 		return status, body
@@ -131,6 +133,33 @@ func TestARequestIsRepeatedWithTheSameOwnerToken(t *testing.T) {
 	}
 	if released := fake.await("/v1/release", 2).leases()[0]; released["bury_ms"] != nil {
 		t.Errorf("got %v", released)
+	}
+}
+
+func TestATryIsRepeatedOnce(t *testing.T) {
+	fake := newFake(t)
+	var left atomic.Int32
+	left.Store(1)
+	fake.lie("/v1/acquire", func(a asked, w http.ResponseWriter, status int, body object) (int, object) {
+		if left.Add(-1) >= 0 {
+			return hangUp(a, w, status, body)
+		}
+		return status, body
+	})
+	client := fake.client()
+	if _, _, err := client.TryAcquire(context.Background(), resource); err != nil {
+		t.Fatal(err)
+	}
+	claims := fake.requests("/v1/acquire")
+	if len(claims) != 2 || claims[0].body["owner"] != claims[1].body["owner"] {
+		t.Errorf("got %v", claims)
+	}
+	left.Store(2)
+	if _, _, err := client.TryAcquire(context.Background(), resource); !errors.Is(err, leasehold.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if claims := fake.requests("/v1/acquire"); len(claims) != 4 {
+		t.Errorf("got %v", claims)
 	}
 }
 
@@ -174,7 +203,7 @@ func TestRenewalsThatAreNone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			<-ctx.Done()
+			awaitEnd(t, ctx)
 			var lost *leasehold.LostError
 			if !errors.As(leasehold.Cause(ctx), &lost) || lost.Why != leasehold.Expired {
 				t.Errorf("got %v", leasehold.Cause(ctx))
@@ -222,7 +251,7 @@ func TestALossThatTheServerTellsEndsTheLeaseAtOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			<-ctx.Done()
+			awaitEnd(t, ctx)
 			var lost *leasehold.LostError
 			if !errors.As(leasehold.Cause(ctx), &lost) || lost.Why != told.why {
 				t.Errorf("got %v", leasehold.Cause(ctx))

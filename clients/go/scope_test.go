@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,7 +54,7 @@ func TestRunSaysWhatABodyDidNotNotice(t *testing.T) {
 	client := fake.client()
 	wait := func(result error) error {
 		return client.Run(context.Background(), resource, func(ctx context.Context, _ *leasehold.Lease) error {
-			<-ctx.Done()
+			awaitEnd(t, ctx)
 			return result
 		}, leasehold.TTL(time.Second))
 	}
@@ -68,7 +69,7 @@ func TestRunSaysWhatABodyDidNotNotice(t *testing.T) {
 		if err := lease.Release(ctx); err != nil {
 			return err
 		}
-		<-ctx.Done()
+		awaitEnd(t, ctx)
 		if cause := leasehold.Cause(ctx); !errors.Is(cause, leasehold.ErrReleased) {
 			t.Errorf("got %v", cause)
 		}
@@ -164,6 +165,27 @@ func TestAPlaceInTheQueueIsGivenBack(t *testing.T) {
 		t.Errorf("got %v", first)
 	}
 	if farewell := fake.await("/v1/release", 1).leases()[0]; farewell["owner"] != first["owner"] {
+		t.Errorf("got %v", farewell)
+	}
+}
+
+func TestAPlaceIsGivenBackAfterARefusal(t *testing.T) {
+	fake := newFake(t)
+	var left atomic.Int32
+	left.Store(1)
+	fake.lie("/v1/acquire", func(request asked, _ http.ResponseWriter, _ int, _ object) (int, object) {
+		if left.Add(-1) < 0 {
+			return 403, object{"status": 403, "kind": "denied", "effect": "none"}
+		}
+		answer := named(request.body)
+		answer["verdict"], answer["place_ms"] = "queued", 6000
+		return 202, answer
+	})
+	if _, _, err := fake.client().Acquire(context.Background(), resource); !errors.Is(err, leasehold.ErrDenied) {
+		t.Errorf("got %v", err)
+	}
+	claim := fake.requests("/v1/acquire")[0].body
+	if farewell := fake.await("/v1/release", 1).leases()[0]; farewell["owner"] != claim["owner"] {
 		t.Errorf("got %v", farewell)
 	}
 }

@@ -222,7 +222,7 @@ func TestSeveralOrNone(t *testing.T) {
 	}
 	// If one ends, the context of all does.
 	_ = all.All()[0].Release(context.Background())
-	<-ctx.Done()
+	awaitEnd(t, ctx)
 	if err := all.Check(); !errors.Is(err, leasehold.ErrLost) {
 		t.Errorf("got %v", err)
 	}
@@ -329,7 +329,7 @@ func TestOperators(t *testing.T) {
 	if err := ops.Order(ctx, order); err != nil {
 		t.Fatal(err)
 	}
-	<-held.Done()
+	awaitEnd(t, held)
 	var lost *leasehold.LostError
 	if !errors.As(leasehold.Cause(held), &lost) || lost.Why != leasehold.Evicted {
 		t.Errorf("got %v", leasehold.Cause(held))
