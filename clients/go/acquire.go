@@ -52,7 +52,7 @@ type attempt struct {
 }
 
 // Acquire acquires the lease of a resource, and waits while others hold it: until the context ends, or for the time of
-// [Wait]. Those who wait are granted in the order in which they came.
+// [Wait]. Those who wait are granted in the order in which they came. While no server answers, it goes on asking.
 //
 // The lease is renewed in the background until [Lease.Release]. The context that is returned ends with the lease: do the
 // work under it. It is cancelled a sixth of the ttl before anybody else can be granted, also if the server cannot be

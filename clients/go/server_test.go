@@ -3,9 +3,14 @@ package leasehold_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -333,5 +338,39 @@ func TestOperators(t *testing.T) {
 	var lost *leasehold.LostError
 	if !errors.As(leasehold.Cause(held), &lost) || lost.Why != leasehold.Evicted {
 		t.Errorf("got %v", leasehold.Cause(held))
+	}
+}
+
+func TestACertificateThatIsNotTrustedIsDenied(t *testing.T) {
+	fake := &fake{t: t, lies: map[string]lie{}, more: make(chan struct{}, 1)}
+	secure := httptest.NewUnstartedServer(fake)
+	secure.EnableHTTP2 = true
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	stranger, err := leasehold.New(secure.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := stranger.Acquire(context.Background(), "report/42"); !errors.Is(err, leasehold.ErrDenied) {
+		t.Errorf("got %v", err)
+	}
+	authorities := x509.NewCertPool()
+	authorities.AddCert(secure.Certificate())
+	client, err := leasehold.New(secure.URL, leasehold.WithTLS(&tls.Config{RootCAs: authorities}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, _ := acquire(t, client, "report/42")
+	if err := lease.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAddressIsCheckedAtOnce(t *testing.T) {
+	for _, address := range []string{"", "localhost:7420", "ftp://localhost", "http://", "http://localhost?x", "http://a b"} {
+		if _, err := leasehold.New(address); !errors.Is(err, leasehold.ErrInvalid) {
+			t.Errorf("%q: got %v", address, err)
+		}
 	}
 }
