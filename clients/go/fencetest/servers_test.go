@@ -53,9 +53,12 @@ func startLeasehold(t *testing.T) string {
 	return said.Listening
 }
 
-// startPostgres starts a PostgreSQL of its own, and returns its URL.
+// startPostgres starts a PostgreSQL of its own, unless LEASEHOLD_TEST_POSTGRES names an empty one, and returns its URL.
 func startPostgres(t *testing.T) string {
 	t.Helper()
+	if url := os.Getenv("LEASEHOLD_TEST_POSTGRES"); url != "" {
+		return url
+	}
 	folder, err := os.MkdirTemp("", "leasehold-fence")
 	if err != nil {
 		t.Fatal(err)
