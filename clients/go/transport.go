@@ -53,7 +53,8 @@ type transport struct {
 	claims   *http.Client
 	leases   *http.Client
 	idPrefix string
-	idNext   uint64
+	// Aligned by its type, also on 32-bit machines.
+	idNext atomic.Uint64
 
 	mu    sync.Mutex
 	store string
@@ -126,7 +127,7 @@ func (t *transport) send(ctx context.Context, call call) (*answer, error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { wasConnected.Store(true) },
 	})
-	id := fmt.Sprintf("%s%08x", t.idPrefix, atomic.AddUint64(&t.idNext, 1))
+	id := fmt.Sprintf("%s%08x", t.idPrefix, t.idNext.Add(1))
 	request, err := t.request(ctx, call, id)
 	if err != nil {
 		return nil, err
