@@ -1,0 +1,83 @@
+package io.github.leasehold;
+
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** What one claim asks for. Its owner token is secret, and the same in all its requests. */
+final class Claim {
+    private final String resource;
+    private final String key;
+    private final String owner;
+    private final String ownerHash;
+    private final Map<String, Object> options;
+    private final boolean isByKey;
+    private volatile Duration ttl;
+
+    Claim(String resource, Duration ttl, Map<String, Object> options) {
+        this(resource, Names.keyOf(resource), ttl, options, Names.newOwner(), false);
+    }
+
+    private Claim(String resource, String key, Duration ttl, Map<String, Object> options, String owner, boolean isByKey) {
+        this.resource = resource;
+        this.key = key;
+        this.ttl = ttl;
+        this.options = options;
+        this.isByKey = isByKey;
+        this.owner = owner;
+        this.ownerHash = Names.ownerHash(owner);
+    }
+
+    /** A claim of a handle, which has the key and not the name. */
+    static Claim ofKey(String key, String owner, Duration ttl) {
+        return new Claim(key, key, ttl, Map.of(), owner, true);
+    }
+
+    String resource() {
+        return resource;
+    }
+
+    String key() {
+        return key;
+    }
+
+    /** Secret: for requests only. */
+    String owner() {
+        return owner;
+    }
+
+    String ownerHash() {
+        return ownerHash;
+    }
+
+    /** The ttl to ask for. */
+    Duration ttl() {
+        return ttl;
+    }
+
+    void setTtl(Duration ttl) {
+        this.ttl = ttl;
+    }
+
+    Map<String, Object> options() {
+        return options;
+    }
+
+    /** Whether an answer is about this claim. */
+    boolean isNamedBy(Doc doc) {
+        return doc.optText("key").filter(key::equals).isPresent() && doc.optText("owner_hash").filter(ownerHash::equals).isPresent();
+    }
+
+    /** What every request of the claim begins with. */
+    Map<String, Object> reference() {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put(isByKey ? "key" : "resource", resource);
+        fields.put("owner", owner);
+        return fields;
+    }
+
+    @Override
+    public String toString() {
+        return resource + " (owner " + ownerHash + ")";
+    }
+}

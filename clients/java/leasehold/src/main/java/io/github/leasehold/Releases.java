@@ -1,0 +1,158 @@
+package io.github.leasehold;
+
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Queue;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * Ends claims, in the background: a release does not depend on the thread that asks for it, which may have been interrupted.
+ *
+ * <ol>
+ *   <li>A release is sent at once, and again after pauses, until it is answered or its time is over.
+ *   <li>Few are under way at a time; the others wait.
+ * </ol>
+ */
+final class Releases {
+    /** How long a caller waits for its release. */
+    static final Duration PATIENCE = Duration.ofSeconds(5);
+
+    private static final Duration ATTEMPT = Duration.ofSeconds(3);
+    private static final int AT_ONCE = 16;
+    private static final Duration PAUSE_FIRST = Duration.ofMillis(100);
+    private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
+
+    private final Engine engine;
+    private final Queue<Task> waiting = new ArrayDeque<>();
+    private final Set<Task> open = ConcurrentHashMap.newKeySet();
+    private int underWay;
+
+    Releases(Engine engine) {
+        this.engine = engine;
+    }
+
+    private final class Task {
+        private final Protocol.Farewell farewell;
+        private final long giveUpAt;
+        private final CompletableFuture<Boolean> done = new CompletableFuture<>();
+        private Duration pause = PAUSE_FIRST;
+
+        private Task(Protocol.Farewell farewell, long giveUpAt) {
+            this.farewell = farewell;
+            this.giveUpAt = giveUpAt;
+        }
+
+        private void attempt() {
+            engine.transport.send(Protocol.release(farewell, ATTEMPT)).answer().whenComplete((answer, thrown) -> {
+                try {
+                    if (thrown != null) {
+                        failed(thrown);
+                    } else {
+                        done.complete(Protocol.readRelease(answer, farewell.claim()));
+                    }
+                } catch (LeaseholdException error) {
+                    failed(error);
+                } finally {
+                    finished(this);
+                }
+            });
+        }
+
+        private void failed(Throwable error) {
+            boolean mayHelp = error instanceof UnavailableException;
+            if (!mayHelp || engine.clock.now() - giveUpAt >= 0) {
+                done.completeExceptionally(error);
+                return;
+            }
+            firstFailure.complete(error);
+            long nanos = ThreadLocalRandom.current().nextLong(pause.toNanos() / 2, pause.toNanos() + 1);
+            pause = Times.clamp(pause.multipliedBy(2), PAUSE_FIRST, PAUSE_MAX);
+            try {
+                engine.after(nanos, () -> enqueue(this));
+            } catch (RejectedExecutionException closed) {
+                done.completeExceptionally(error);
+            }
+        }
+
+        private final CompletableFuture<Throwable> firstFailure = new CompletableFuture<>();
+    }
+
+    /** A release that goes on by itself. */
+    final class Pending {
+        private final Task task;
+
+        private Pending(Task task) {
+            this.task = task;
+        }
+
+        /**
+         * Waits a while for the answer.
+         *
+         * @return whether the request ended the claim; false if it was gone
+         */
+        boolean await(Duration atMost) throws InterruptedException {
+            try {
+                return task.done.get(atMost.toNanos(), TimeUnit.NANOSECONDS);
+            } catch (ExecutionException error) {
+                throw Transport.unwrap(error);
+            } catch (TimeoutException error) {
+                Throwable cause = task.firstFailure.getNow(error);
+                throw new UnavailableException(
+                        "the release of " + task.farewell.claim().resource() + " was not answered within " + atMost.toMillis()
+                                + " ms; it is repeated in the background",
+                        Effect.UNKNOWN,
+                        cause);
+            }
+        }
+    }
+
+    /** Begins to end a claim, and repeats it until then. */
+    Pending begin(Protocol.Farewell farewell, long giveUpAt) {
+        Task task = new Task(farewell, giveUpAt);
+        open.add(task);
+        task.done.whenComplete((released, error) -> open.remove(task));
+        enqueue(task);
+        return new Pending(task);
+    }
+
+    private void enqueue(Task task) {
+        synchronized (this) {
+            if (underWay >= AT_ONCE) {
+                waiting.add(task);
+                return;
+            }
+            underWay++;
+        }
+        task.attempt();
+    }
+
+    private void finished(Task task) {
+        Task next;
+        synchronized (this) {
+            next = waiting.poll();
+            if (next == null) {
+                underWay--;
+                return;
+            }
+        }
+        next.attempt();
+    }
+
+    /** Waits until everything has been released, or this time is over. */
+    void flush(Duration atMost) throws InterruptedException {
+        CompletableFuture<?>[] all = open.stream().map(task -> task.done).toArray(CompletableFuture[]::new);
+        try {
+            CompletableFuture.allOf(all).get(atMost.toNanos(), TimeUnit.NANOSECONDS);
+        } catch (ExecutionException | TimeoutException error) {
+            // What is not released by now ends with its ttl.
+            return;
+        }
+    }
+}

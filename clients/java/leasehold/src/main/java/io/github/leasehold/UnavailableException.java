@@ -1,0 +1,33 @@
+package io.github.leasehold;
+
+import java.time.Duration;
+
+/** No answer of the server, or none that can be believed. {@link #effect()} says whether the request may have been carried out. */
+public final class UnavailableException extends LeaseholdException {
+    private static final long serialVersionUID = 1L;
+
+    private final Duration retryAfter;
+
+    UnavailableException(String message, Effect effect, Duration retryAfter, Throwable cause) {
+        super(message, effect, cause);
+        this.retryAfter = retryAfter;
+    }
+
+    UnavailableException(String message, Effect effect, Throwable cause) {
+        this(message, effect, Duration.ZERO, cause);
+    }
+
+    /** An answer that is not believed. */
+    static UnavailableException unknown(String message) {
+        return new UnavailableException(message, Effect.UNKNOWN, null);
+    }
+
+    /**
+     * How long to wait before asking again.
+     *
+     * @return a duration, zero if the server said nothing
+     */
+    public Duration retryAfter() {
+        return retryAfter;
+    }
+}
