@@ -12,7 +12,14 @@ import java.util.Objects;
  * @param fencingRequired whether the handle must have a fencing token; without, it is 0
  */
 public record LeaseRequest(String resourceType, String resourceId, Duration ttl, boolean fencingRequired) {
-    /** Checks that nothing is missing. */
+    /**
+     * A request.
+     *
+     * @param resourceType the kind
+     * @param resourceId the id
+     * @param ttl how long the lease lasts
+     * @param fencingRequired whether the handle must have a fencing token
+     */
     public LeaseRequest {
         Objects.requireNonNull(resourceType, "resourceType");
         Objects.requireNonNull(resourceId, "resourceId");
