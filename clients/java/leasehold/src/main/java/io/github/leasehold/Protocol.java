@@ -101,12 +101,11 @@ final class Protocol {
         Times.Left left = new Times.Left(doc.millis("ttl_ms"), doc.millis("remaining_ms"), doc.millis("waited_ms"));
         Grant grant = new Grant(left, doc.optToken("token"), doc.optToken("number"), doc.optText("pass"));
         boolean isShared = claim.options().containsKey("share");
-        boolean isWhole = isShared
-                ? grant.number.isPresent()
-                : grant.token.isPresent()
-                        && grant.pass.equals(Optional.of(
-                                grant.token.getAsLong() + " " + claim.ownerHash() + " " + claim.resource()));
-        if (!isWhole) {
+        // A writer, and who takes the whole capacity, are alone, and have a token, too.
+        boolean fits = grant.token.isPresent()
+                ? grant.pass.equals(Optional.of(grant.token.getAsLong() + " " + claim.ownerHash() + " " + claim.resource()))
+                : isShared && grant.number.isPresent() && grant.pass.isEmpty();
+        if (!fits) {
             throw UnavailableException.unknown("the grant of " + claim.resource() + " does not fit its claim");
         }
         return grant;
