@@ -412,7 +412,7 @@ public final class Lease implements AutoCloseable {
 
     private LostException loss(LossReason why, Throwable cause) {
         String text = switch (why) {
-            case EXPIRED -> "no renewal has succeeded in time";
+            case EXPIRED -> isRenewed ? "no renewal has succeeded in time" : "its ttl is over";
             case WALL_CLOCK -> "its time is over by the calendar clock";
             case NOT_THERE -> "the server knows it no more";
             case EVICTED -> "an operator has evicted this holder";

@@ -1,0 +1,144 @@
+package io.github.leasehold;
+
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** A server that answers as the test wants. Releases are answered well, and noted. */
+final class FakeServer implements AutoCloseable {
+    private final HttpServer server;
+    private final ExecutorService threads = Executors.newCachedThreadPool();
+    private final BlockingQueue<Request> releases = new LinkedBlockingQueue<>();
+    private final List<Request> requests = new CopyOnWriteArrayList<>();
+    private volatile Script script;
+
+    /** A request as it arrived. */
+    record Request(String path, Map<?, ?> body) {
+        String text(String field) {
+            return (String) body.get(field);
+        }
+
+        /** A truthful grant. */
+        Map<String, Object> grant() {
+            String hash = Names.ownerHash(text("owner"));
+            Map<String, Object> grant = new LinkedHashMap<>();
+            grant.put("verdict", "granted");
+            grant.put("resource", text("resource"));
+            grant.put("key", Names.keyOf(text("resource")));
+            grant.put("owner_hash", hash);
+            grant.put("token", "7");
+            grant.put("pass", "7 " + hash + " " + text("resource"));
+            grant.put("ttl_ms", body.get("ttl_ms"));
+            grant.put("remaining_ms", body.get("ttl_ms"));
+            grant.put("waited_ms", 0);
+            return grant;
+        }
+    }
+
+    /** An answer. */
+    record Reply(int status, String body, Map<String, String> headers) {
+        static Reply of(int status, Map<String, ?> body) {
+            return new Reply(status, Json.write(body), Map.of());
+        }
+
+        Reply with(String header, String value) {
+            Map<String, String> more = new LinkedHashMap<>(headers);
+            more.put(header, value);
+            return new Reply(status, body, more);
+        }
+    }
+
+    interface Script {
+        /** The answer; null to close the connection without one. */
+        Reply answer(Request request) throws InterruptedException;
+    }
+
+    FakeServer(Script script) throws IOException {
+        this.script = script;
+        server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        server.setExecutor(threads);
+        server.createContext("/", this::handle);
+        server.start();
+    }
+
+    String url() {
+        return "http://127.0.0.1:" + server.getAddress().getPort();
+    }
+
+    void tell(Script next) {
+        script = next;
+    }
+
+    List<Request> requests() {
+        return requests;
+    }
+
+    /** The next release that arrives. */
+    Request release() throws InterruptedException {
+        Request release = releases.poll(20, TimeUnit.SECONDS);
+        if (release == null) {
+            throw new AssertionError("no release arrived");
+        }
+        return release;
+    }
+
+    boolean wasReleased() {
+        return !releases.isEmpty();
+    }
+
+    private void handle(HttpExchange exchange) throws IOException {
+        try (exchange) {
+            byte[] body = exchange.getRequestBody().readAllBytes();
+            Request request = new Request(exchange.getRequestURI().getPath(), body.length == 0 ? Map.of() : (Map<?, ?>) Json.read(body));
+            requests.add(request);
+            Reply reply;
+            if (request.path.equals("/v1/release")) {
+                releases.add(request);
+                Map<String, Object> released = request.grant();
+                released.put("verdict", "released");
+                reply = Reply.of(200, released);
+            } else {
+                reply = script.answer(request);
+            }
+            if (reply != null) {
+                send(exchange, reply);
+            }
+        } catch (Json.JsonException | InterruptedException error) {
+            throw new IOException(error);
+        }
+    }
+
+    private static void send(HttpExchange exchange, Reply reply) throws IOException {
+        Map<String, String> headers = new LinkedHashMap<>();
+        headers.put("Leasehold-Api", "1.0");
+        headers.put("Leasehold-Store", "store-a");
+        headers.put("Leasehold-Request", exchange.getRequestHeaders().getFirst("Leasehold-Request"));
+        headers.putAll(reply.headers);
+        headers.forEach((name, value) -> {
+            if (!value.isEmpty()) {
+                exchange.getResponseHeaders().add(name, value);
+            }
+        });
+        byte[] bytes = reply.body.getBytes(StandardCharsets.UTF_8);
+        boolean isCut = reply.headers.containsKey("X-Cut");
+        exchange.sendResponseHeaders(reply.status, isCut ? bytes.length + 10 : bytes.length == 0 ? -1 : bytes.length);
+        exchange.getResponseBody().write(bytes);
+    }
+
+    @Override
+    public void close() {
+        server.stop(0);
+        threads.shutdownNow();
+    }
+}

@@ -1,0 +1,183 @@
+package io.github.leasehold;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.leasehold.FakeServer.Reply;
+import io.github.leasehold.FakeServer.Request;
+import java.io.IOException;
+import java.net.ServerSocket;
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.function.UnaryOperator;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/** Answers that are not what they seem. None of them is a grant, and each claim is released with a tombstone. */
+@Timeout(60)
+class LyingServerTest {
+    private FakeServer server;
+    private LeaseholdClient client;
+
+    @BeforeEach
+    void start() throws IOException {
+        server = new FakeServer(request -> Reply.of(200, request.grant()));
+        client = LeaseholdClient.connect(server.url());
+    }
+
+    @AfterEach
+    void stop() {
+        client.close();
+        server.close();
+    }
+
+    private record Lie(String name, FakeServer.Script script) {
+        @Override
+        public String toString() {
+            return name;
+        }
+    }
+
+    private static Lie changed(String name, String field, Object value) {
+        return new Lie(name, request -> Reply.of(200, with(request.grant(), field, value)));
+    }
+
+    private static Lie headers(String name, UnaryOperator<Reply> change) {
+        return new Lie(name, request -> change.apply(Reply.of(200, request.grant())));
+    }
+
+    private static Map<String, Object> with(Map<String, Object> fields, String field, Object value) {
+        Map<String, Object> changed = new LinkedHashMap<>(fields);
+        changed.put(field, value);
+        return changed;
+    }
+
+    static List<Lie> lies() {
+        return List.of(
+                changed("another key", "key", "report/43"),
+                changed("no key", "key", null),
+                changed("another owner", "owner_hash", "0".repeat(32)),
+                changed("no owner", "owner_hash", null),
+                changed("an unknown verdict", "verdict", "maybe"),
+                changed("queued with status 200", "verdict", "queued"),
+                changed("no token", "token", null),
+                changed("a token that is none", "token", "seven"),
+                changed("a token that is a number", "token", 7),
+                changed("another pass", "pass", "8 0 report/42"),
+                changed("no ttl", "ttl_ms", null),
+                changed("a negative remainder", "remaining_ms", -5),
+                changed("no waited_ms", "waited_ms", null),
+                headers("no leasehold server", reply -> reply.with("Leasehold-Api", "")),
+                headers("another version", reply -> reply.with("Leasehold-Api", "2.0")),
+                headers("no store", reply -> reply.with("Leasehold-Store", "")),
+                headers("another request", reply -> reply.with("Leasehold-Request", "deadbeefdeadbeef")),
+                headers("no request", reply -> reply.with("Leasehold-Request", "")),
+                headers("cut", reply -> reply.with("X-Cut", "yes")),
+                new Lie("granted with status 201", request -> Reply.of(201, request.grant())),
+                new Lie("a redirect", request -> Reply.of(307, request.grant()).with("Location", "/v1/acquire")),
+                new Lie("not JSON", request -> new Reply(200, "<html>", Map.of())),
+                new Lie("an empty body", request -> new Reply(200, "", Map.of())),
+                new Lie("a list", request -> new Reply(200, "[]", Map.of())),
+                new Lie("deep", request -> new Reply(200, "[".repeat(100_000), Map.of())),
+                new Lie("a proxy's 502", request -> new Reply(502, "Bad Gateway", Map.of("Leasehold-Api", ""))),
+                new Lie("a problem without a kind", request -> Reply.of(503, Map.of("effect", "unknown"))),
+                new Lie("a refusal of another claim", request -> Reply.of(
+                        423, with(with(request.grant(), "kind", "contended"), "key", "report/43"))),
+                new Lie("silence", request -> null));
+    }
+
+    @ParameterizedTest
+    @MethodSource("lies")
+    void isNeverAGrant(Lie lie) throws InterruptedException {
+        server.tell(lie.script);
+        UnavailableException error = assertThrows(UnavailableException.class, () -> client.tryAcquire("report/42"));
+        assertEquals(Effect.UNKNOWN, error.effect());
+        Request release = server.release();
+        assertEquals("report/42", release.text("resource"));
+        assertTrue((Long) release.body().get("bury_ms") >= 180_000);
+        String owner = server.requests().get(0).text("owner");
+        assertEquals(owner, release.text("owner"));
+        assertFalse(error.toString().contains(owner));
+    }
+
+    @Test
+    void anotherStoreIsNotBelievedAndNothingIsTakenForAWhile() {
+        assertTrue(client.tryAcquire("report/1").isPresent());
+        server.tell(request -> Reply.of(200, request.grant()).with("Leasehold-Store", "store-b"));
+        assertThrows(UnavailableException.class, () -> client.tryAcquire("report/2"));
+        server.tell(request -> Reply.of(200, request.grant()));
+        UnavailableException error = assertThrows(UnavailableException.class, () -> client.tryAcquire("report/3"));
+        assertEquals(Effect.NONE, error.effect());
+    }
+
+    @Test
+    void aRenewalThatNamesAnotherLeaseRenewsNothing() throws Exception {
+        Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofMillis(1500)));
+        server.tell(request -> {
+            Map<?, ?> entry = (Map<?, ?>) ((List<?>) request.body().get("leases")).get(0);
+            Map<String, Object> kept = new Request("", entry).grant();
+            kept.put("verdict", "kept");
+            kept.put("status", 200);
+            kept.put("key", "report/43");
+            return Reply.of(200, Map.of("leases", List.of(kept)));
+        });
+        LostException loss = lease.lost().get(20, TimeUnit.SECONDS);
+        assertEquals(LossReason.EXPIRED, loss.why());
+        assertTrue(loss.getCause().getMessage().contains("another claim"), String.valueOf(loss.getCause()));
+    }
+
+    @Test
+    void anAnswerThatComesTooLateIsRenewedBeforeItIsUsed() {
+        server.tell(request -> {
+            if (request.path().equals("/v1/acquire")) {
+                Thread.sleep(600);
+                return Reply.of(200, request.grant());
+            }
+            return Reply.of(200, with(request.grant(), "verdict", "kept"));
+        });
+        try (Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofMillis(600)))) {
+            lease.check();
+        }
+        assertEquals("/v1/renew", server.requests().get(1).path());
+    }
+
+    @Test
+    void theTokenOfTheCallerIsInNoMessage() {
+        String secret = "lh_0123456789abcdef_" + "ab".repeat(32);
+        try (LeaseholdClient other = LeaseholdClient.builder(server.url()).token(secret + "\n").build()) {
+            InvalidException error = assertThrows(InvalidException.class, () -> other.tryAcquire("report/42"));
+            assertFalse(error.toString().contains("lh_"), error.toString());
+        }
+    }
+
+    @Test
+    void aServerThatIsNotThereHasNoEffect() throws IOException {
+        int port;
+        try (ServerSocket socket = new ServerSocket(0)) {
+            port = socket.getLocalPort();
+        }
+        try (LeaseholdClient other = LeaseholdClient.connect("http://127.0.0.1:" + port)) {
+            UnavailableException error = assertThrows(UnavailableException.class, () -> other.tryAcquire("report/42"));
+            assertEquals(Effect.NONE, error.effect());
+        }
+    }
+
+    @Test
+    void closingIsQuickWhenNobodyAnswers() {
+        Lease lease = client.acquire("report/42");
+        server.close();
+        long started = System.nanoTime();
+        lease.close();
+        assertTrue(System.nanoTime() - started < Duration.ofSeconds(15).toNanos());
+        assertThrows(LostException.class, lease::check);
+    }
+}
