@@ -204,7 +204,7 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Renews the lease now, for so long. This is for leases {@linkplain LeaseOptions#withoutRenewal() without renewal}.
+     * Renews the lease now, for so long. This never shortens it. It is for leases {@linkplain LeaseOptions#withoutRenewal() without renewal}.
      *
      * @param ttl counted from now
      * @return false if the lease has ended
@@ -225,9 +225,6 @@ public final class Lease implements AutoCloseable {
 
     private void renewNow(Duration ttl, Optional<Note> note) {
         Clock.Sent sent = engine.clock.sent();
-        if (ttl.compareTo(claim.ttl()) < 0) {
-            shorten(Times.of(sent, new Times.Left(ttl, ttl, Duration.ZERO), isRenewed));
-        }
         try {
             Protocol.Call call = Protocol.renewOne(claim, ttl, note, Acquisition.TIMEOUT);
             accept(sent, Protocol.readRenewal(engine.transport.call(call), claim));
@@ -356,12 +353,6 @@ public final class Lease implements AutoCloseable {
             lastFailure = outcome.error();
             retryRenewal(engine.clock.now());
         }
-    }
-
-    /** The request may be carried out without an answer: from now on, the lease ends that soon. */
-    private synchronized void shorten(Times shorter) {
-        times = times.soonerOf(shorter);
-        engine.renewals.lookBy(this);
     }
 
     private synchronized void retryRenewal(long from) {

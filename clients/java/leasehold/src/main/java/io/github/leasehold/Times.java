@@ -55,16 +55,6 @@ record Times(long renewAt, long stopAt, long deadline, long wallStopAt) {
                 other.renewAt, later(stopAt, other.stopAt), later(deadline, other.deadline), later(wallStopAt, other.wallStopAt));
     }
 
-    /** For a lease that was shortened. */
-    Times soonerOf(Times other) {
-        return new Times(
-                renewAt, sooner(stopAt, other.stopAt), sooner(deadline, other.deadline), sooner(wallStopAt, other.wallStopAt));
-    }
-
-    private static long sooner(long a, long b) {
-        return a - b < 0 ? a : b;
-    }
-
     /** Of two points in time. They may have any sign, so only their difference counts. */
     private static long later(long a, long b) {
         return a - b > 0 ? a : b;
