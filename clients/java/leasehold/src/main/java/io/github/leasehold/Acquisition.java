@@ -53,6 +53,7 @@ final class Acquisition {
 
     /** Throws if there is no grant; then nothing of the claim is left, or a release is under way. */
     Granted run() {
+        engine.enter();
         boolean isGranted = false;
         try {
             if (Thread.currentThread().isInterrupted()) {
@@ -69,6 +70,7 @@ final class Acquisition {
                 Protocol.Farewell farewell = new Protocol.Farewell(claim, Times.tombstone(claim.ttl()), Duration.ZERO);
                 engine.releases.begin(farewell, engine.clock.now() + FAREWELL.toNanos());
             }
+            engine.leave();
         }
     }
 
@@ -122,8 +124,10 @@ final class Acquisition {
             Protocol.Answer answer = engine.transport.call(Protocol.acquire(claim, serverWait, !isLast, TIMEOUT));
             verdict = Protocol.readAcquire(answer, claim);
         } catch (LeaseholdException error) {
-            // A refusal for good leaves nothing behind; an earlier request still may.
-            mayHaveLeftSomething = hadLeftSomething && !(error instanceof BusyException && !wasUnanswered);
+            if (!(error instanceof CancelledException)) {
+                // A refusal leaves nothing behind; an earlier request still may.
+                mayHaveLeftSomething = hadLeftSomething && !(error instanceof BusyException && !wasUnanswered);
+            }
             throw error;
         }
         answeredAt = engine.clock.now();
@@ -197,7 +201,7 @@ final class Acquisition {
         Duration left = left();
         Duration most = left != null && left.compareTo(time) < 0 ? left : time;
         if (!most.isNegative() && !most.isZero()) {
-            Thread.sleep(most.toMillis(), most.toNanosPart() % 1_000_000);
+            engine.sleep(most);
         }
     }
 }

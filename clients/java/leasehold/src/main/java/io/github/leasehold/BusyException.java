@@ -8,7 +8,9 @@ public class BusyException extends LeaseholdException {
     private static final long serialVersionUID = 1L;
 
     private final transient List<Holder> holders;
+    /** How long to wait at least. */
     private final Duration retryAfter;
+    /** An operator has paused the resource. */
     private final boolean paused;
 
     BusyException(String message, List<Holder> holders, Duration retryAfter, boolean paused) {

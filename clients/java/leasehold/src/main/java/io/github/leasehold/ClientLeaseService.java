@@ -22,6 +22,7 @@ final class ClientLeaseService implements DistributedLeaseService {
 
     @Override
     public Optional<LeaseHandle> tryAcquire(LeaseRequest request) {
+        client.checkOpen();
         LeaseOptions options = LeaseOptions.defaults().ttl(request.ttl()).withoutRenewal();
         Map<String, Object> fields = new LinkedHashMap<>(identity);
         fields.putAll(options.fields(label));

@@ -1,10 +1,14 @@
 package io.github.leasehold;
 
+import java.time.Duration;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Phaser;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
@@ -20,6 +24,10 @@ final class Engine {
     final Transport transport;
     final Releases releases;
     final Renewals renewals;
+
+    /** Acquisitions that are under way, and the client itself. */
+    private final Phaser acquisitions = new Phaser(1);
+    private final CountDownLatch closing = new CountDownLatch(1);
 
     Engine(Transport.Config config) {
         clock = config.clock();
@@ -44,6 +52,42 @@ final class Engine {
     /** Runs this on the timer's thread after a while. */
     void after(long nanos, Runnable task) {
         timer.schedule(task, Math.max(0, nanos), TimeUnit.NANOSECONDS);
+    }
+
+    /** An acquisition begins, unless the client is closed. */
+    void enter() {
+        acquisitions.register();
+        if (closing.getCount() == 0) {
+            leave();
+            throw closed(null);
+        }
+    }
+
+    void leave() {
+        acquisitions.arriveAndDeregister();
+    }
+
+    /** Sleeps, unless the client is closed. */
+    void sleep(Duration time) throws InterruptedException {
+        if (closing.await(time.toNanos(), TimeUnit.NANOSECONDS)) {
+            throw closed(null);
+        }
+    }
+
+    static CancelledException closed(Throwable cause) {
+        return new CancelledException("the client is closed", cause);
+    }
+
+    /** Ends all acquisitions, and waits until they have begun to release what they may have left. */
+    void cancelAcquisitions(Duration atMost) throws InterruptedException {
+        closing.countDown();
+        transport.cancelClaims();
+        int phase = acquisitions.arrive();
+        try {
+            acquisitions.awaitAdvanceInterruptibly(phase, atMost.toNanos(), TimeUnit.NANOSECONDS);
+        } catch (TimeoutException error) {
+            return; // what they leave ends with its ttl
+        }
     }
 
     void shutdown() {

@@ -6,6 +6,7 @@ import java.util.OptionalLong;
 public final class HolderChangedException extends LeaseholdException {
     private static final long serialVersionUID = 1L;
 
+    /** The newest token, or 0. */
     private final long token;
 
     HolderChangedException(String message, OptionalLong token) {

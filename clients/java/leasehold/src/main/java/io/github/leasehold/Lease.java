@@ -239,11 +239,11 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Ends the lease, and waits a few seconds for the answer. An interrupted thread does not wait. The release goes on in the background
-     * until it is answered.
+     * Ends the lease, and waits a few seconds for the answer. The release goes on in the background until it is answered.
      *
      * @return whether it was still held at the server
      * @throws UnavailableException if there is no answer in time
+     * @throws CancelledException if this thread is interrupted: then it does not wait
      */
     public boolean release() {
         return release(Duration.ZERO);
@@ -255,6 +255,7 @@ public final class Lease implements AutoCloseable {
      * @param keepFor how long, from now
      * @return whether it was still held at the server
      * @throws UnavailableException if there is no answer in time
+     * @throws CancelledException if this thread is interrupted: then it does not wait
      */
     public boolean release(Duration keepFor) {
         Optional<Releases.Pending> pending = beginRelease(keepFor);
@@ -265,7 +266,7 @@ public final class Lease implements AutoCloseable {
             return pending.get().await(Releases.PATIENCE);
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
-            return true;
+            throw new CancelledException("the release of " + claim.resource() + " goes on in the background", interrupted);
         }
     }
 

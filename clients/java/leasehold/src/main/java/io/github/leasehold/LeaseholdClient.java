@@ -181,7 +181,7 @@ public final class LeaseholdClient implements AutoCloseable {
         }
     }
 
-    private void checkOpen() {
+    void checkOpen() {
         if (isClosed) {
             throw new IllegalStateException("the client is closed");
         }
@@ -225,7 +225,7 @@ public final class LeaseholdClient implements AutoCloseable {
         if (isClosed) {
             // It was closed meanwhile.
             lease.close();
-            throw new IllegalStateException("the client is closed");
+            throw Engine.closed(null);
         }
         return lease;
     }
@@ -457,7 +457,11 @@ public final class LeaseholdClient implements AutoCloseable {
             return;
         }
         isClosed = true;
-        engine.transport.cancelClaims();
+        try {
+            engine.cancelAcquisitions(Releases.PATIENCE);
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
         List<Releases.Pending> pending = new ArrayList<>();
         for (Lease lease : engine.renewals.all()) {
             lease.beginRelease(Duration.ZERO).ifPresent(pending::add);

@@ -4,6 +4,7 @@ package io.github.leasehold;
 public abstract class LeaseholdException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
+    /** Whether something may have changed. */
     private final Effect effect;
 
     LeaseholdException(String message, Effect effect, Throwable cause) {

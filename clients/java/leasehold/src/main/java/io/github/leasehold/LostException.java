@@ -4,6 +4,7 @@ package io.github.leasehold;
 public final class LostException extends LeaseholdException {
     private static final long serialVersionUID = 1L;
 
+    /** The reason. */
     private final LossReason why;
 
     LostException(String message, LossReason why, Throwable cause) {

@@ -6,6 +6,7 @@ import java.util.OptionalInt;
 public final class MismatchException extends InvalidException {
     private static final long serialVersionUID = 1L;
 
+    /** The capacity in use, or 0. */
     private final int capacity;
 
     MismatchException(String message, OptionalInt capacity) {

@@ -80,7 +80,8 @@ final class Protocol {
         if (keepsPlace) {
             body.put("when_blocked", "queue");
         }
-        return post("/v1/acquire", body, wait.plus(timeout), Lane.CLAIMS);
+        // A wait is repeated by its caller, which knows how much time is left.
+        return new Call("/v1/acquire", Json.write(body), wait.plus(timeout), Lane.CLAIMS, wait.isZero());
     }
 
     static Verdict readAcquire(Answer answer, Claim claim) {

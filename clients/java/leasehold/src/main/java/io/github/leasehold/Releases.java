@@ -42,6 +42,7 @@ final class Releases {
         private final Protocol.Farewell farewell;
         private final long giveUpAt;
         private final CompletableFuture<Boolean> done = new CompletableFuture<>();
+        private final CompletableFuture<Throwable> firstFailure = new CompletableFuture<>();
         private Duration pause = PAUSE_FIRST;
 
         private Task(Protocol.Farewell farewell, long giveUpAt) {
@@ -50,7 +51,15 @@ final class Releases {
         }
 
         private void attempt() {
-            engine.transport.send(Protocol.release(farewell, ATTEMPT)).answer().whenComplete((answer, thrown) -> {
+            Transport.Exchange exchange;
+            try {
+                exchange = engine.transport.send(Protocol.release(farewell, ATTEMPT));
+            } catch (RuntimeException closed) {
+                done.completeExceptionally(closed);
+                finished();
+                return;
+            }
+            exchange.answer().whenComplete((answer, thrown) -> {
                 try {
                     if (thrown != null) {
                         failed(thrown);
@@ -60,7 +69,7 @@ final class Releases {
                 } catch (LeaseholdException error) {
                     failed(error);
                 } finally {
-                    finished(this);
+                    finished();
                 }
             });
         }
@@ -80,8 +89,6 @@ final class Releases {
                 done.completeExceptionally(error);
             }
         }
-
-        private final CompletableFuture<Throwable> firstFailure = new CompletableFuture<>();
     }
 
     /** A release that goes on by itself. */
@@ -133,7 +140,7 @@ final class Releases {
         task.attempt();
     }
 
-    private void finished(Task task) {
+    private void finished() {
         Task next;
         synchronized (this) {
             next = waiting.poll();
@@ -142,7 +149,12 @@ final class Releases {
                 return;
             }
         }
-        next.attempt();
+        try {
+            // Not here: the stack would grow with the queue.
+            engine.pool.execute(next::attempt);
+        } catch (RejectedExecutionException closed) {
+            next.done.completeExceptionally(Engine.closed(closed));
+        }
     }
 
     /** Waits until everything has been released, or this time is over. */

@@ -73,6 +73,22 @@ final class Renewals {
     private void look() {
         nextLook = null;
         Clock.Sent now = engine.clock.sent();
+        try {
+            lookAtAll(now);
+        } catch (CancelledException closed) {
+            return;
+        }
+        long next = now.at() + LOOK_EVERY;
+        for (Lease lease : leases) {
+            long at = lease.nextEvent(now.at());
+            next = at - next < 0 ? at : next;
+        }
+        if (!leases.isEmpty()) {
+            lookAt(next);
+        }
+    }
+
+    private void lookAtAll(Clock.Sent now) {
         List<Lease> soon = new ArrayList<>();
         boolean isDue = false;
         for (Lease lease : leases) {
@@ -86,14 +102,6 @@ final class Renewals {
         }
         if (isDue) {
             renew(soon);
-        }
-        long next = now.at() + LOOK_EVERY;
-        for (Lease lease : leases) {
-            long at = lease.nextEvent(now.at());
-            next = at - next < 0 ? at : next;
-        }
-        if (!leases.isEmpty()) {
-            lookAt(next);
         }
     }
 

@@ -20,6 +20,7 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
@@ -183,7 +184,12 @@ final class Transport {
 
     /** Begins a request. Read the clock before. */
     Exchange send(Protocol.Call call) {
-        Exchange exchange = new Exchange(call);
+        Exchange exchange;
+        try {
+            exchange = new Exchange(call);
+        } catch (RejectedExecutionException error) {
+            throw Engine.closed(error);
+        }
         underWay.add(exchange);
         exchange.start();
         return exchange;
@@ -205,7 +211,7 @@ final class Transport {
         } catch (ExecutionException error) {
             throw unwrap(error);
         } catch (CancellationException error) {
-            throw new CancelledException("the client was closed", error);
+            throw Engine.closed(error);
         }
     }
 

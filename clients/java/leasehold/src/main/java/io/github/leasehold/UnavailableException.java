@@ -6,6 +6,7 @@ import java.time.Duration;
 public final class UnavailableException extends LeaseholdException {
     private static final long serialVersionUID = 1L;
 
+    /** How long to wait at least. */
     private final Duration retryAfter;
 
     UnavailableException(String message, Effect effect, Duration retryAfter, Throwable cause) {

@@ -284,6 +284,7 @@ class LeaseTest {
             held.add(client.acquire("job/" + id, NO_WAIT));
         }
         assertEquals(List.of("job/a", "job/b", "job/c"), other.list("job/").stream().map(ResourceState::name).toList());
+        assertEquals(3, other.list("").size());
         assertEquals(3, other.overview().held());
         OverviewQuery query = OverviewQuery.all().containing("/B").kind("job").sort(OverviewQuery.Sort.NAME).limit(1);
         assertEquals(1, other.overview(query).matched());
