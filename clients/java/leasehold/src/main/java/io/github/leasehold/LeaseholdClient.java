@@ -449,7 +449,7 @@ public final class LeaseholdClient implements AutoCloseable {
 
     /**
      * Ends everything: waiting claims are cancelled, all leases that are held are released, within a few seconds. What is not released by
-     * then ends with its ttl.
+     * then ends with its ttl. A thread that was interrupted before releases, too, and keeps its interrupt flag.
      */
     @Override
     public void close() {
@@ -457,22 +457,23 @@ public final class LeaseholdClient implements AutoCloseable {
             return;
         }
         isClosed = true;
+        boolean wasInterrupted = Thread.interrupted();
         try {
             engine.cancelAcquisitions(Releases.PATIENCE);
+            releaseAll();
         } catch (InterruptedException interrupted) {
-            Thread.currentThread().interrupt();
+            wasInterrupted = true;
+        } finally {
+            engine.shutdown();
+            if (wasInterrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
-        List<Releases.Pending> pending = new ArrayList<>();
-        for (Lease lease : engine.renewals.all()) {
-            lease.beginRelease(Duration.ZERO).ifPresent(pending::add);
-        }
-        Leases.awaitAll(pending);
-        try {
-            engine.releases.flush(Releases.PATIENCE);
-        } catch (InterruptedException interrupted) {
-            Thread.currentThread().interrupt();
-        }
-        engine.shutdown();
+    }
+
+    private void releaseAll() throws InterruptedException {
+        engine.renewals.all().forEach(lease -> lease.beginRelease(Duration.ZERO));
+        engine.releases.flush(Releases.PATIENCE);
     }
 
     @Override

@@ -21,6 +21,7 @@ import java.util.concurrent.TimeUnit;
  * </ol>
  */
 final class Renewals {
+    private static final System.Logger LOG = System.getLogger("io.github.leasehold");
     private static final long LOOK_EVERY = Duration.ofSeconds(1).toNanos();
     /** Leases whose ttl differs more are not renewed together: the shortest one limits how long the request may take. */
     private static final int TTL_FACTOR_MAX = 4;
@@ -77,6 +78,9 @@ final class Renewals {
             lookAtAll(now);
         } catch (CancelledException closed) {
             return;
+        } catch (RuntimeException bug) {
+            // The leases of this round are not renewed, and end by the clock. The others must go on.
+            LOG.log(System.Logger.Level.ERROR, "leases cannot be renewed", bug);
         }
         long next = now.at() + LOOK_EVERY;
         for (Lease lease : leases) {

@@ -2,6 +2,8 @@ package io.github.leasehold;
 
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import com.sun.net.httpserver.HttpsConfigurator;
+import com.sun.net.httpserver.HttpsServer;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
@@ -14,10 +16,12 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLContext;
 
 /** A server that answers as the test wants. Releases are answered well, and noted. */
 final class FakeServer implements AutoCloseable {
     private final HttpServer server;
+    private final String scheme;
     private final ExecutorService threads = Executors.newCachedThreadPool();
     private final BlockingQueue<Request> releases = new LinkedBlockingQueue<>();
     private final List<Request> requests = new CopyOnWriteArrayList<>();
@@ -65,15 +69,27 @@ final class FakeServer implements AutoCloseable {
     }
 
     FakeServer(Script script) throws IOException {
+        this(script, HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0), "http");
+    }
+
+    private FakeServer(Script script, HttpServer server, String scheme) {
         this.script = script;
-        server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        this.server = server;
+        this.scheme = scheme;
         server.setExecutor(threads);
         server.createContext("/", this::handle);
         server.start();
     }
 
+    /** A server for https. */
+    static FakeServer withTls(Script script, SSLContext tls) throws IOException {
+        HttpsServer server = HttpsServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        server.setHttpsConfigurator(new HttpsConfigurator(tls));
+        return new FakeServer(script, server, "https");
+    }
+
     String url() {
-        return "http://127.0.0.1:" + server.getAddress().getPort();
+        return scheme + "://127.0.0.1:" + server.getAddress().getPort();
     }
 
     void tell(Script next) {

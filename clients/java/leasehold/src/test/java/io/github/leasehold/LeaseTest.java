@@ -310,6 +310,15 @@ class LeaseTest {
     }
 
     @Test
+    void anInterruptedThreadClosesItsClient() {
+        client.acquire("report/42");
+        Thread.currentThread().interrupt();
+        client.close();
+        assertTrue(Thread.interrupted(), "the flag is kept");
+        assertEquals(0, holders("report/42"));
+    }
+
+    @Test
     void ownerTokensAreInNoText() {
         List<String> logged = new ArrayList<>();
         Logger root = Logger.getLogger("");
