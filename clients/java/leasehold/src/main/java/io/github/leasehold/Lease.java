@@ -35,6 +35,7 @@ public final class Lease implements AutoCloseable {
     private volatile Times times;
     private volatile LeaseholdException lastFailure;
     private volatile FinishRequest finishRequest;
+    private volatile boolean isEvicting;
     private final CompletableFuture<FinishRequest> askedToFinish = new CompletableFuture<>();
     // Only on the timer's thread.
     private boolean isUnderWay;
@@ -178,6 +179,15 @@ public final class Lease implements AutoCloseable {
      */
     public Optional<FinishRequest> finishRequest() {
         return Optional.ofNullable(finishRequest);
+    }
+
+    /**
+     * Whether an operator has evicted this holder at its expiry, as of the last renewal: then the lease is not extended any more.
+     *
+     * @return true if the work should come to its end
+     */
+    public boolean isEvicting() {
+        return isEvicting;
     }
 
     /**
@@ -366,6 +376,7 @@ public final class Lease implements AutoCloseable {
             return;
         }
         claim.setTtl(kept.left().ttl());
+        isEvicting = kept.evicting();
         times = times.laterOf(Times.of(sent, kept.left(), isRenewed));
         // An evicted holder is not extended any more: its next renewal seems overdue.
         long soonest = sent.at() + Times.renewalRetry(claim.ttl()).toNanos();

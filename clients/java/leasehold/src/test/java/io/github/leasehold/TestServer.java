@@ -36,6 +36,19 @@ public final class TestServer implements AutoCloseable {
         return path;
     }
 
+    /** Makes an access token, in a file for {@code --tokens}. */
+    static String newToken(Path file, String name, String role) throws IOException, InterruptedException {
+        Process process = new ProcessBuilder(
+                        program().toString(), "token", "--tokens", file.toString(), "new", name, "--role", role)
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        String token = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8).trim();
+        if (process.waitFor() != 0) {
+            throw new IllegalStateException("no token was made");
+        }
+        return token;
+    }
+
     /** Starts a server on a free port. */
     public static TestServer start(String... more) {
         try {
