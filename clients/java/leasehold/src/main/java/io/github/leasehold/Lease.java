@@ -238,6 +238,7 @@ public final class Lease implements AutoCloseable {
         try {
             Protocol.Call call = Protocol.renewOne(claim, ttl, note, Acquisition.TIMEOUT);
             accept(sent, Protocol.readRenewal(engine.transport.call(call), claim));
+            engine.renewals.lookBy(this);
         } catch (LostException error) {
             end(error.why(), error);
             throw error;
@@ -390,7 +391,6 @@ public final class Lease implements AutoCloseable {
                 background(() -> askedToFinish.complete(request));
             }
         }
-        engine.renewals.lookBy(this);
     }
 
     private void end(LossReason why, Throwable cause) {
