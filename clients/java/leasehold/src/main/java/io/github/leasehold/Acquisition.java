@@ -9,7 +9,8 @@ import java.util.concurrent.ThreadLocalRandom;
  *
  * <ol>
  *   <li>Ask, and let the server wait. All requests of the claim have the same owner token: a grant whose answer was lost is found again.
- *   <li>Granted, with enough time left: done. With too little left, renew it first.
+ *   <li>Granted: done. A grant that is over when its answer arrives is released, and a claim with a fresh owner token begins anew
+ *       (docs/adr/0095).
  *   <li>Still queued, or no answer: ask again, until the time to wait is over. The last request leaves the queue.
  *   <li>Whatever else ends this, an interrupt for example, releases the claim in the background: with a tombstone, so that a delayed
  *       request of it is refused.
@@ -29,7 +30,7 @@ final class Acquisition {
     private static final Duration PAUSE_MAX = Duration.ofSeconds(2);
 
     private final Engine engine;
-    private final Claim claim;
+    private Claim claim;
     private final LeaseOptions options;
     private final Optional<Duration> wait;
     private final long startedAt;
@@ -67,11 +68,16 @@ final class Acquisition {
             throw new CancelledException("interrupted while waiting for " + claim.resource(), interrupted);
         } finally {
             if (!isGranted && mayHaveLeftSomething) {
-                Protocol.Farewell farewell = new Protocol.Farewell(claim, Times.tombstone(claim.ttl()), Duration.ZERO);
-                engine.releases.begin(farewell, engine.clock.now() + FAREWELL.toNanos());
+                giveBack();
             }
             engine.leave();
         }
+    }
+
+    /** In the background. */
+    private void giveBack() {
+        Protocol.Farewell farewell = new Protocol.Farewell(claim, Times.tombstone(claim.ttl()), Duration.ZERO);
+        engine.releases.begin(farewell, engine.clock.now() + FAREWELL.toNanos());
     }
 
     /** What is left of the time to wait; null without a limit. */
@@ -138,20 +144,21 @@ final class Acquisition {
         return Optional.of(granted(verdict.grant().get(), sent));
     }
 
-    private Granted granted(Protocol.Grant grant, Clock.Sent sent) throws InterruptedException {
+    private Granted granted(Protocol.Grant grant, Clock.Sent sent) {
         Times times = Times.of(sent, grant.left(), options.isRenewed());
-        Duration ttl = grant.left().ttl();
-        if (options.isRenewed() && engine.clock.now() - times.stopAt() + ttl.toNanos() / 6 > 0) {
-            // The answer took long, or this is a grant from before an outage: too little of it is left to begin with.
-            Clock.Sent again = engine.clock.sent();
-            Protocol.Call call = Protocol.renewOne(claim, ttl, Optional.empty(), Times.renewalTimeout(ttl));
-            Protocol.Kept kept = Protocol.readRenewal(engine.transport.call(call), claim);
-            times = times.laterOf(Times.of(again, kept.left(), true));
-            if (engine.clock.now() - times.stopAt() >= 0) {
-                throw UnavailableException.unknown("the grant of " + claim.resource() + " was over before it could be used");
-            }
+        // Without renewal, it is the caller who chose the ttl and watches it.
+        if (options.isRenewed() && engine.clock.now() - times.stopAt() >= 0) {
+            giveBack();
+            // The release may be repeated or late: it must not end the next grant.
+            claim = claim.again();
+            mayHaveLeftSomething = false;
+            wasUnanswered = false;
+            throw new UnavailableException(
+                    "the grant of " + claim.resource() + " was over when its answer arrived: its ttl is too short for this server",
+                    Effect.NONE,
+                    null);
         }
-        return new Granted(claim, grant, times, ttl, wasUnanswered);
+        return new Granted(claim, grant, times, grant.left().ttl(), wasUnanswered);
     }
 
     private void afterBusy(BusyException busy) throws InterruptedException {

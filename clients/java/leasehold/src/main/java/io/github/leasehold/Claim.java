@@ -33,6 +33,11 @@ final class Claim {
         return new Claim(key, key, ttl, Map.of(), owner, true);
     }
 
+    /** The same claim with a fresh owner token. */
+    Claim again() {
+        return new Claim(resource, key, ttl, options, Names.newOwner(), isByKey);
+    }
+
     String resource() {
         return resource;
     }

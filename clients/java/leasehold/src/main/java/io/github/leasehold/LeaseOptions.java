@@ -19,7 +19,7 @@ public final class LeaseOptions {
     /** The fields, which are never changed once they are in options. */
     private static final class State implements Cloneable {
         private Duration ttl = Duration.ofSeconds(30);
-        private Duration wait;
+        private Duration wait = Duration.ofSeconds(10);
         private Share share = Share.EXCLUSIVE;
         private Note note;
         private String label;
@@ -48,7 +48,7 @@ public final class LeaseOptions {
     }
 
     /**
-     * An exclusive lease of 30 s, which is renewed in the background. {@code acquire} waits for it without a limit.
+     * An exclusive lease of 30 s, which is renewed in the background. {@code acquire} waits 10 s for it.
      *
      * @return the options
      */
@@ -70,7 +70,7 @@ public final class LeaseOptions {
     }
 
     /**
-     * How long {@code acquire} waits while others hold the resource. Default: without a limit.
+     * How long {@code acquire} waits while others hold the resource. Default: 10 s.
      *
      * @param wait zero for a single try
      * @return the options
@@ -80,6 +80,16 @@ public final class LeaseOptions {
             throw new InvalidException("the time to wait is negative");
         }
         return with(state -> state.wait = wait);
+    }
+
+    /**
+     * Lets {@code acquire} wait for as long as others hold the resource: for candidates in an election. It still fails when no server has
+     * answered for a minute.
+     *
+     * @return the options
+     */
+    public LeaseOptions waitForever() {
+        return with(state -> state.wait = null);
     }
 
     /**
@@ -150,7 +160,8 @@ public final class LeaseOptions {
     }
 
     /**
-     * Does not renew the lease: it ends after its ttl, unless the program calls {@link Lease#extend}. Nobody warns before.
+     * Does not renew the lease: it ends after its ttl, unless the program calls {@link Lease#extend}. Nobody warns before, and if its ttl is
+     * shorter than the answer took, it is over from the beginning: call {@link Lease#check()}.
      *
      * @return the options
      */

@@ -188,7 +188,7 @@ public final class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Acquires an exclusive lease of 30 s that is renewed in the background. Waits while others hold it.
+     * Acquires an exclusive lease of 30 s that is renewed in the background. Waits up to 10 s while others hold it.
      *
      * @param name {@code kind/id} or {@code namespace:kind/id}
      * @return the lease, which must be closed

@@ -103,7 +103,7 @@ class LeaseTest {
             CompletableFuture<Boolean> flag = new CompletableFuture<>();
             Thread waiter = new Thread(() -> {
                 try {
-                    other.acquire("report/42").close();
+                    other.acquire("report/42", LeaseOptions.defaults().waitForever()).close();
                 } catch (CancelledException error) {
                     flag.complete(Thread.currentThread().isInterrupted());
                 }

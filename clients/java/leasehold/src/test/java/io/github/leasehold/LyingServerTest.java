@@ -2,6 +2,7 @@ package io.github.leasehold;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -136,18 +137,30 @@ class LyingServerTest {
     }
 
     @Test
-    void anAnswerThatComesTooLateIsRenewedBeforeItIsUsed() {
+    void aGrantThatComesTooLateIsGivenBack() throws InterruptedException {
+        Duration ttl = Duration.ofMillis(800);
         server.tell(request -> {
-            if (request.path().equals("/v1/acquire")) {
-                Thread.sleep(600);
-                return Reply.of(200, request.grant());
+            if (server.requests().size() == 1) {
+                Thread.sleep(ttl.toMillis());
             }
-            return Reply.of(200, with(request.grant(), "verdict", "kept"));
+            return Reply.of(200, request.grant());
         });
-        try (Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofMillis(600)))) {
-            lease.check();
-        }
-        assertEquals("/v1/renew", server.requests().get(1).path());
+        Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(ttl));
+        String late = server.requests().get(0).text("owner");
+        assertEquals(late, server.release().text("owner"));
+        assertNotEquals(late, lease.claim().owner(), "the next claim has an owner token of its own");
+    }
+
+    @Test
+    void aTryWhoseGrantComesTooLateHasNoEffect() throws InterruptedException {
+        server.tell(request -> {
+            Thread.sleep(500);
+            return Reply.of(200, request.grant());
+        });
+        LeaseOptions options = LeaseOptions.defaults().ttl(Duration.ofMillis(500));
+        UnavailableException error = assertThrows(UnavailableException.class, () -> client.tryAcquire("report/42", options));
+        assertEquals(Effect.NONE, error.effect());
+        server.release();
     }
 
     @Test
