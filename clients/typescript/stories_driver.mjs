@@ -130,9 +130,9 @@ const commands = {
     const { held, waiting } = await found(clients, client).overview();
     return { held, waiting };
   },
-  async order({ client, resource, action, why, token, any }) {
+  async order({ client, resource, action, why, token, any, lasting_ms: lasting, within_ms: within }) {
     const target = token === undefined ? { any } : { token: BigInt(token) };
-    await found(clients, client).order(/** @type {any} */ ({ resource, action, why, ...target }));
+    await found(clients, client).order(/** @type {any} */ ({ resource, action, why, lasting, within, ...target }));
     return {};
   },
   block({ lease, for_ms }) {

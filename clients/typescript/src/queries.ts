@@ -28,10 +28,10 @@ interface OrderBase {
 /** What an operator can order. */
 export type Order = OrderBase &
   (
-    | /** Asks the holder to finish. */ ({ readonly action: "ask"; readonly within?: number } & Target)
+    | /** Asks the holder to finish. */ ({ readonly action: "ask"; readonly within: number } & Target)
     | /** Ends the lease at its expiry, or at once: then two may run. */ ({ readonly action: "evict" | "evict-now" } & Target)
     | /** Removes the lock of another program. */ { readonly action: "evict-foreign"; readonly valueHash: string }
-    | /** Grants nothing for a while. */ { readonly action: "pause"; readonly lasting?: number }
+    | /** Grants nothing for a while. */ { readonly action: "pause"; readonly lasting: number }
     | { readonly action: "resume" }
     | { readonly action: "resize"; readonly capacity: number }
   );

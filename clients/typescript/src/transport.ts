@@ -92,6 +92,8 @@ export class Transport {
 
   /** Sends the request, and returns what is read from the answer. */
   async call<T>(call: Call<T>): Promise<T> {
+    // Let the event loop see which idle connections the server has closed: a request on one of them would have an unknown effect.
+    for (let turn = 0; turn < 2; turn += 1) await new Promise((resolve) => setImmediate(resolve));
     for (let sent = 1; ; sent += 1) {
       try {
         return await this.#send(call);
