@@ -15,6 +15,7 @@ import { readReply } from "./protocol.js";
 import { type Order, orderBody, type OverviewQuery, pathOf, resourcePath } from "./queries.js";
 import { endClaim } from "./release.js";
 import { runUnder } from "./scope.js";
+import { firstOf } from "./signals.js";
 import { ReadWriteLock, Semaphore } from "./shared.js";
 import { Transport } from "./transport.js";
 
@@ -25,7 +26,7 @@ export class Client implements AsyncDisposable {
   readonly #keeper: Keeper;
   readonly #tools: LeaseTools;
   readonly #underWay = new Set<Promise<unknown>>();
-  #isClosed = false;
+  readonly #closing = new AbortController();
 
   /** Asks the server nothing yet. */
   constructor(url: string | URL, options: ClientOptions = {}) {
@@ -84,16 +85,27 @@ export class Client implements AsyncDisposable {
     const endsAt = now().at + (options.wait ?? Infinity);
     const leases: Lease[] = [];
     try {
-      for (const { resource } of names) {
-        const wait = Math.max(0, endsAt - now().at);
-        leases.push(await this.acquire(resource, { ...options, ...(options.wait === undefined ? {} : { wait }) }));
-      }
+      for (const { resource } of names) leases.push(await this.#acquireNext(resource, leases, endsAt, options));
       for (const lease of leases) lease.check();
     } catch (error) {
       await new LeaseSet(leases).release();
       throw error;
     }
     return new LeaseSet(leases);
+  }
+
+  /** One more of several. Stops waiting if one of those that it has is lost. */
+  async #acquireNext(resource: ResourceName, held: readonly Lease[], endsAt: number, options: AcquireOptions): Promise<Lease> {
+    const { signal, detach } = firstOf(options.signal, ...held.map((lease) => lease.signal));
+    // Not 0, which would be a try, and fail as one.
+    const wait = options.wait === 0 ? 0 : Math.max(1, endsAt - now().at);
+    try {
+      return await this.acquire(resource, { ...options, wait, signal });
+    } catch (error) {
+      throw held.find((lease) => lease.lost !== undefined)?.lost ?? error;
+    } finally {
+      detach();
+    }
   }
 
   /** A semaphore: holders share a capacity. All must name the same one. */
@@ -147,7 +159,7 @@ export class Client implements AsyncDisposable {
 
   /** Releases what is still held, waits for releases that are under way, and closes the connections. Never throws. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.#closing.abort(new InvalidError("the client was closed"));
     for (const held of this.#keeper.held) {
       held.isReleased = true;
       this.#keeper.drop(held);
@@ -162,20 +174,25 @@ export class Client implements AsyncDisposable {
   }
 
   async #hold(resource: ResourceName, options: AcquireOptions, share?: Share): Promise<Held> {
-    if (this.#isClosed) throw new InvalidError("the client was closed");
-    const wanted = acquisitionOf(resource, options, this.#settings, share);
-    if (wanted.signal?.aborted) throw new CancelledError(wanted.signal);
+    const { signal, detach } = firstOf(options.signal, this.#closing.signal);
     const tools = { transport: this.#transport, timeout: this.#settings.timeout, retire: (claim: Held["claim"]) => retire(claim, this.#tools) };
-    return new Acquirer(tools, wanted).run();
+    try {
+      const wanted = acquisitionOf(resource, { ...options, signal }, this.#settings, share);
+      if (signal.aborted) throw new CancelledError(signal);
+      return await new Acquirer(tools, wanted).run();
+    } finally {
+      detach();
+    }
   }
 
   async #share(resource: ResourceName, share: Share, options: AcquireOptions): Promise<SharedLease> {
     return shared(await this.#hold(resource, options, share), this.#tools);
   }
 
-  #get<T>(path: string, read: (doc: Doc) => T, timeout = this.#settings.timeout, signal?: AbortSignal): Promise<T> {
+  async #get<T>(path: string, read: (doc: Doc) => T, timeout = this.#settings.timeout, caller?: AbortSignal): Promise<T> {
+    const { signal, detach } = firstOf(caller, this.#closing.signal);
     const call = { method: "GET", path, timeout, pool: "claims", signal } as const;
-    return this.#transport.call({ ...call, read: (answer) => readReply(answer, read) });
+    return this.#transport.call({ ...call, read: (answer) => readReply(answer, read) }).finally(detach);
   }
 
   #track<T>(work: Promise<T>): Promise<T> {

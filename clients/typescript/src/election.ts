@@ -1,5 +1,7 @@
 /** Elections: the holder of a resource leads, and its note says how to reach it. */
 
+import { Buffer } from "node:buffer";
+
 import { CancelledError, UnavailableError } from "./errors.js";
 import type { Lease } from "./lease.js";
 import { type Leader, leaderOf, type Resource } from "./model.js";

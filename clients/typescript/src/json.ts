@@ -1,5 +1,7 @@
 /** Reads JSON documents with the types that are expected. What is not as expected is a `TypeError`. */
 
+import { Buffer } from "node:buffer";
+
 type Fields = Readonly<Record<string, unknown>>;
 
 const TOKEN = /^[0-9]{1,20}$/;

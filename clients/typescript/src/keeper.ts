@@ -4,7 +4,8 @@
  * 1. One timer for all leases. It does not keep the process alive. It fires when the next lease is due, and at least once a second while
  *    there are leases: the calendar clock may have moved.
  * 2. A lease whose time to stop has come, by either clock, is lost.
- * 3. Leases that are due, and those that will be soon, are renewed by one request.
+ * 3. Leases that are due, and those that will be soon, are renewed by one request; by a few if their ttls differ much, because the shortest
+ *    one says how long the request may take.
  * 4. An answer that a lease is gone ends it. A failure ends nothing: the renewal is repeated until the clock ends the lease.
  */
 
@@ -19,6 +20,8 @@ import type { Transport } from "./transport.js";
 const LOOK_EVERY_MAX = 1000;
 /** What a server takes in one request. */
 const BATCH_MAX = 1000;
+/** How many times as long as the shortest ttl of a request the longest one may be. */
+const TTLS_APART = 4;
 /** A lease is renewed with the others if this part of the time between two renewals is left. */
 const EARLY = 0.25;
 
@@ -69,7 +72,7 @@ export class Keeper {
     const renewable = [...this.#held].filter(isRenewable);
     if (renewable.some((held) => held.times.renewAt <= moment.at)) {
       const due = renewable.filter((held) => held.times.renewAt - EARLY * renewEvery(held.ttl) <= moment.at);
-      for (let start = 0; start < due.length; start += BATCH_MAX) void this.#renew(due.slice(start, start + BATCH_MAX));
+      for (const batch of batchesOf(due)) void this.#renew(batch);
     }
     this.#plan();
   }
@@ -113,4 +116,17 @@ export class Keeper {
 
 function isRenewable(held: Held): boolean {
   return !held.isRenewing && !held.isEvicting;
+}
+
+/** Splits what is due into requests. */
+function batchesOf(due: readonly Held[]): Held[][] {
+  const batches: Held[][] = [];
+  for (const held of [...due].sort((one, other) => one.ttl - other.ttl)) {
+    const batch = batches.at(-1);
+    const [shortest] = batch ?? [];
+    const fits = shortest !== undefined && held.ttl <= TTLS_APART * shortest.ttl;
+    if (batch !== undefined && fits && batch.length < BATCH_MAX) batch.push(held);
+    else batches.push([held]);
+  }
+  return batches;
 }

@@ -1,5 +1,6 @@
 /** Names of resources, and owner tokens. */
 
+import { Buffer } from "node:buffer";
 import { createHash, webcrypto } from "node:crypto";
 
 import { InvalidError } from "./errors.js";

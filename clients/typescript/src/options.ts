@@ -1,6 +1,7 @@
 /** Options of the client, and of acquiring. All times are in milliseconds. */
 
 import { hostname } from "node:os";
+import process from "node:process";
 
 import type { Acquisition } from "./acquire.js";
 import { InvalidError } from "./errors.js";

@@ -1,11 +1,12 @@
 /** Runs work under a lease. */
 
 import { LeaseLostError } from "./errors.js";
+import { firstOf } from "./signals.js";
 
 /** What work is done under: a lease, or several. */
 interface Scope {
   readonly signal: AbortSignal;
-  check(): void;
+  readonly lost: LeaseLostError | undefined;
   release(): Promise<boolean>;
 }
 
@@ -21,23 +22,15 @@ export async function runUnder<S extends Scope, T>(
   caller: AbortSignal | undefined,
   work: (lease: S, signal: AbortSignal) => T | PromiseLike<T>,
 ): Promise<T> {
-  const both = new AbortController();
-  const stops: (() => void)[] = [];
-  for (const signal of [scope.signal, caller]) {
-    if (signal === undefined) continue;
-    const stop = () => both.abort(signal.reason);
-    if (signal.aborted) stop();
-    signal.addEventListener("abort", stop, { once: true });
-    stops.push(() => signal.removeEventListener("abort", stop));
-  }
+  const both = firstOf(scope.signal, caller);
   try {
     const result = await work(scope, both.signal);
-    scope.check();
+    if (scope.lost !== undefined) throw scope.lost;
     return result;
   } catch (error) {
     throw lossBehind(error, scope.signal) ?? error;
   } finally {
-    for (const stop of stops) stop();
+    both.detach();
     await scope.release();
   }
 }

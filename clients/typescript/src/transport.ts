@@ -10,8 +10,10 @@
  * `node:http` and not `fetch`: it says whether a request was sent at all, lets go of one connection, and takes a certificate authority.
  */
 
+import { Buffer } from "node:buffer";
 import * as http from "node:http";
 import * as https from "node:https";
+import { setImmediate } from "node:timers";
 
 import { CancelledError, DeniedError, InvalidError, LeaseholdError, UnavailableError } from "./errors.js";
 import { randomHex } from "./names.js";
