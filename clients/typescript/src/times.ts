@@ -17,11 +17,17 @@ const MARGIN_MIN = 2;
 /** How much slower our clock may run than the server's while it waits for us. */
 const WAITED_TRUST = 0.99;
 
+/**
+ * The calendar clock speaks only if it is ahead by more than this part of the ttl: it is read in whole milliseconds, and is made faster or
+ * slower by those who set it right. A tenth of the time between the stop and the deadline.
+ */
+const WALL_SLACK = 1 / 60;
+
 /** The times of one lease, on the two clocks. */
 export interface Times {
   readonly renewAt: number;
   readonly stopAt: number;
-  /** `stopAt` on the calendar clock. */
+  /** The same on the calendar clock, a little later. */
   readonly wallStopAt: number;
 }
 
@@ -48,7 +54,7 @@ export function timesOf(sent: Moment, given: Given): Times {
   // Asking again may find a grant that is some time old. Its renewal is due that much sooner.
   const age = Math.max(0, ttl - remaining);
   const renewAt = Math.max(sent.at, sent.at + waited + renewEvery(ttl) - age);
-  return { renewAt, stopAt, wallStopAt: sent.wall + (stopAt - sent.at) };
+  return { renewAt, stopAt, wallStopAt: sent.wall + (stopAt - sent.at) + ttl * WALL_SLACK };
 }
 
 /** The times after a renewal. No time ever moves back, except that of the next renewal. */

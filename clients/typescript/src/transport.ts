@@ -133,7 +133,9 @@ export class Transport {
       const timer = setTimeout(() => fail(this.#noAnswer(call.timeout, wasSent(request))), call.timeout);
       if (call.background) (timer as { unref?: () => void }).unref?.();
       call.signal?.addEventListener("abort", onAbort, { once: true });
+      let connection: { destroy: () => unknown } | undefined;
       request.on("socket", (socket) => {
+        connection = socket;
         socket.setNoDelay?.(true);
         if (call.background) socket.unref?.();
       });
@@ -142,7 +144,7 @@ export class Transport {
         const judge = (body: string) =>
           finish(() => {
             try {
-              resolve(call.read({ status: response.statusCode ?? 0, body, distrust: () => response.socket?.destroy() }));
+              resolve(call.read({ status: response.statusCode ?? 0, body, distrust: () => void connection?.destroy() }));
             } catch (error) {
               reject(error as Error);
             }

@@ -1,6 +1,6 @@
 /** Real servers, and servers that lie. */
 
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import * as http from "node:http";
@@ -25,13 +25,24 @@ export function folder(): string {
 export interface RealServer {
   readonly url: string;
   readonly child: ChildProcess;
+  /** The tokens of a client and of an operator, if the server asks for tokens. */
+  readonly tokens: { readonly client: string; readonly operator: string };
 }
 
 /** Starts a server on any free port, over a store of its own, for the tests of this file. */
-export async function startServer(): Promise<RealServer> {
+export async function startServer(asksForTokens = false): Promise<RealServer> {
   if (!existsSync(PROGRAM)) throw new Error(`${PROGRAM} does not exist: build it with cargo build -p leasehold-cli, or set LEASEHOLD_PROGRAM`);
-  const store = `sqlite:${join(folder(), "leases.db")}`;
-  const child = spawn(PROGRAM, ["--store", store, "serve", "--listen", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "pipe"] });
+  const path = folder();
+  const file = join(path, "tokens.toml");
+  const newToken = (role: string) => {
+    const printed = spawnSync(PROGRAM, ["token", "--tokens", file, "new", `the-${role}`, "--role", role], { encoding: "utf8" });
+    const [token] = /lh_\w+/.exec(printed.stdout) ?? [];
+    if (token === undefined) throw new Error(`no token was made: ${printed.stderr}`);
+    return token;
+  };
+  const tokens = asksForTokens ? { client: newToken("client"), operator: newToken("operator") } : { client: "", operator: "" };
+  const args = ["--store", `sqlite:${join(path, "leases.db")}`, "serve", "--listen", "127.0.0.1:0"];
+  const child = spawn(PROGRAM, [...args, ...(asksForTokens ? ["--tokens", file] : [])], { stdio: ["ignore", "pipe", "pipe"] });
   after(async () => {
     child.kill("SIGKILL");
     if (child.exitCode === null && child.signalCode === null) await once(child, "exit");
@@ -47,7 +58,7 @@ export async function startServer(): Promise<RealServer> {
     }
     child.once("exit", () => reject(new Error(`the server ended: ${said.join("\n")}`)));
   });
-  return { url, child };
+  return { url, child, tokens };
 }
 
 /** A request, as a fake server got it. */

@@ -1,20 +1,14 @@
 import assert from "node:assert/strict";
-import { before, describe, test } from "node:test";
+import { describe, test } from "node:test";
 import { inspect } from "node:util";
 
 import { BusyError, CancelledError, Client, HolderChangedError, InvalidError, LeaseLostError, MismatchError, TimedOutError } from "leasehold";
 
 import { eventually, startServer } from "./helpers.js";
 
-let url: string;
-let client: Client;
-let operator: Client;
-
-before(async () => {
-  ({ url } = await startServer());
-  client = new Client(url, { label: "tests" });
-  operator = new Client(url);
-});
+const { url, tokens } = await startServer(true);
+const client = new Client(url, { token: tokens.client, label: "tests" });
+const operator = new Client(url, { token: tokens.operator });
 
 const queued = (resource: string, length: number) =>
   eventually(`${length} wait for ${resource}`, async () => (await client.resource(resource)).queueLength === length);
@@ -75,7 +69,7 @@ describe("a scope", () => {
 
 describe("a loss", () => {
   test("aborts the signal with its reason, and comes out of run", async () => {
-    const work = client.run("loss/1", { ttl: 600 }, async (lease, signal) => {
+    const work = client.run("loss/1", { ttl: 3000 }, async (lease, signal) => {
       await operator.order({ resource: "loss/1", action: "evict-now", token: lease.token, why: "the test" });
       await new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DOMException("stopped", "AbortError"))));
     });
@@ -88,7 +82,7 @@ describe("a loss", () => {
   });
 
   test("does not hide an error of the work", async () => {
-    const work = client.run("loss/2", { ttl: 600 }, async (lease, signal) => {
+    const work = client.run("loss/2", { ttl: 3000 }, async (lease, signal) => {
       await operator.order({ resource: "loss/2", action: "evict-now", token: lease.token, why: "the test" });
       await new Promise((resolve) => signal.addEventListener("abort", resolve));
       assert.ok(signal.reason instanceof LeaseLostError);
@@ -98,7 +92,7 @@ describe("a loss", () => {
   });
 
   test("is told to work that returned all the same", async () => {
-    const work = client.run("loss/3", { ttl: 600 }, async (lease, signal) => {
+    const work = client.run("loss/3", { ttl: 3000 }, async (lease, signal) => {
       await operator.order({ resource: "loss/3", action: "evict-now", token: lease.token, why: "the test" });
       await new Promise((resolve) => signal.addEventListener("abort", resolve));
     });
@@ -107,7 +101,7 @@ describe("a loss", () => {
 
   test("an operator's request to finish arrives, once", async () => {
     const asked: string[] = [];
-    await using lease = await client.acquire("loss/4", { ttl: 600, onFinishRequest: (request) => asked.push(request.why) });
+    await using lease = await client.acquire("loss/4", { ttl: 3000, onFinishRequest: (request) => asked.push(request.why) });
     await operator.order({ resource: "loss/4", action: "ask", within: 5000, token: lease.token, why: "a release", by: "ann" });
     await eventually("it is asked", () => asked.length > 0);
     assert.deepEqual([asked, lease.finishRequest?.why], [["a release"], "a release"]);
@@ -147,7 +141,7 @@ describe("waiting", () => {
   });
 
   test("ends when the client is closed, which releases what it holds", async () => {
-    const mine = new Client(url);
+    const mine = new Client(url, { token: tokens.client });
     const held = await mine.acquire("wait/3");
     const waiting = assert.rejects(mine.acquire("wait/3"), CancelledError);
     const observed = assert.rejects(async () => {
@@ -265,7 +259,7 @@ test("options that are wrong are refused", async () => {
 });
 
 test("nothing that is printed has a secret in it", async () => {
-  const secret = "lh_00000000_5ec4e7";
+  const secret = tokens.client;
   const mine = new Client(url, { token: () => secret });
   await using lease = await mine.acquire("secret/1");
   const shown = [mine, lease].map((value) => inspect(value, { depth: 20, showHidden: true }) + JSON.stringify(value, (_, v) => String(v))).join("\n");

@@ -11,7 +11,7 @@ test("times count from before the request was sent, and from what remains", () =
   assert.equal(times.renewAt, 1000 + 10_000);
   // 1 % and 2 ms of margin, and a sixth of the ttl to stop.
   assert.equal(times.stopAt, 1000 + 30_000 - 302 - 5000);
-  assert.equal(times.wallStopAt - SENT.wall, times.stopAt - SENT.at);
+  assert.equal(times.wallStopAt - SENT.wall, times.stopAt - SENT.at + 500);
 });
 
 test("the time that the server has waited counts, less a hundredth", () => {

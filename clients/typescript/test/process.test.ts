@@ -1,0 +1,48 @@
+/** What a whole program sees. */
+
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import { Client } from "leasehold";
+
+import { eventually, startServer } from "./helpers.js";
+
+const { url } = await startServer();
+
+/** Runs a program. One that does not end by itself is killed, and fails. */
+function runProgram(body: string) {
+  const source = `import { Client } from "leasehold"; const client = new Client(${JSON.stringify(url)}); ${body}`;
+  const cwd = fileURLToPath(new URL("../..", import.meta.url));
+  return spawnSync(process.execPath, ["--input-type=module", "-e", source], { cwd, encoding: "utf8", timeout: 20_000 });
+}
+
+test("renewals do not keep a program alive", () => {
+  const ended = runProgram(`const lease = await client.acquire("p/1", { ttl: 900 }); await new Promise((r) => setTimeout(r, 700)); lease.check(); console.log("done");`);
+  assert.deepEqual([ended.stdout, ended.stderr, ended.status], ["done\n", "", 0]);
+});
+
+test("a claim that was cancelled is ended before the program ends", async () => {
+  const client = new Client(url);
+  const lease = await client.acquire("p/2");
+  const ended = runProgram(`await client.acquire("p/2", { signal: AbortSignal.timeout(500) }).catch((error) => console.log(error.name));`);
+  assert.deepEqual([ended.stdout, ended.stderr, ended.status], ["AbortError\n", "", 0]);
+  // Sooner than its place would have ended by itself.
+  assert.equal((await client.resource("p/2")).queueLength, 0);
+  await lease.release();
+});
+
+test("a loss without a listener is no unhandled rejection", async () => {
+  const ended = runProgram(`
+    const lease = await client.acquire("p/3", { ttl: 1500 });
+    const until = performance.now() + 1600;
+    while (performance.now() < until);
+    try { lease.check(); } catch (error) { console.log(error.name, error.why); }
+    await new Promise((r) => setTimeout(r, 50));
+    console.log(lease.signal.aborted, lease.remaining, await lease.release());
+  `);
+  assert.deepEqual([ended.stdout, ended.stderr, ended.status], ["LeaseLostError expired\ntrue 0 false\n", "", 0]);
+  const client = new Client(url);
+  await eventually("it is free", async () => (await client.resource("p/3")).holderCount === 0);
+});
