@@ -14,10 +14,22 @@ import { fileURLToPath } from "node:url";
 /** The program whose `serve` is used: a test without it fails. */
 export const PROGRAM = process.env["LEASEHOLD_PROGRAM"] ?? fileURLToPath(new URL("../../../../target/debug/leasehold", import.meta.url));
 
+const cleanups: (() => unknown)[] = [];
+
+// One hook of the file: those that are registered within a test or another hook run at other times, or not at all.
+after(async () => {
+  for (const cleanup of cleanups.reverse()) await cleanup();
+});
+
+/** Does this when the tests of the file are over; what was begun last is ended first. */
+export function atEnd(cleanup: () => unknown): void {
+  cleanups.push(cleanup);
+}
+
 /** A folder that is removed when the tests of the file are over. */
 export function folder(): string {
   const path = mkdtempSync(join(tmpdir(), "leasehold-typescript-"));
-  after(() => rmSync(path, { recursive: true, force: true }));
+  atEnd(() => rmSync(path, { recursive: true, force: true }));
   return path;
 }
 
@@ -43,7 +55,7 @@ export async function startServer(asksForTokens = false): Promise<RealServer> {
   const tokens = asksForTokens ? { client: newToken("client"), operator: newToken("operator") } : { client: "", operator: "" };
   const args = ["--store", `sqlite:${join(path, "leases.db")}`, "serve", "--listen", "127.0.0.1:0"];
   const child = spawn(PROGRAM, [...args, ...(asksForTokens ? ["--tokens", file] : [])], { stdio: ["ignore", "pipe", "pipe"] });
-  after(async () => {
+  atEnd(async () => {
     child.kill("SIGKILL");
     if (child.exitCode === null && child.signalCode === null) await once(child, "exit");
   });
@@ -110,7 +122,7 @@ export class FakeServer {
     });
     server.listen(0, "127.0.0.1");
     await once(server, "listening");
-    after(() => {
+    atEnd(() => {
       server.close();
       server.closeAllConnections();
     });
