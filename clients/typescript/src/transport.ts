@@ -16,8 +16,8 @@ import * as https from "node:https";
 import { setImmediate } from "node:timers";
 
 import { CancelledError, DeniedError, InvalidError, LeaseholdError, UnavailableError } from "./errors.js";
+import { exchange, type ExchangeOptions } from "./exchange.js";
 import { randomHex } from "./names.js";
-import type { Answer } from "./protocol.js";
 
 /** PEM texts for TLS. */
 export interface TlsOptions {
@@ -29,24 +29,16 @@ export interface TlsOptions {
 }
 
 /** A request. */
-export interface Call<T> {
+export interface Call<T> extends ExchangeOptions<T> {
   readonly method: "GET" | "POST";
   readonly path: string;
   readonly body?: unknown;
-  /** How long the answer may take, in milliseconds. */
-  readonly timeout: number;
   /** Which connections it uses. `once` is a connection of its own: for what must not be sent twice. */
   readonly pool: "claims" | "leases" | "once";
-  /** It does not keep the process alive. */
-  readonly background?: boolean;
-  readonly signal?: AbortSignal | undefined;
   /** Called if the request may have been carried out, and no answer of it was read. */
   readonly onUnanswered?: () => void;
-  /** Reads the answer. Throws its refusal. */
-  readonly read: (answer: Answer) => T;
 }
 
-const ANSWER_MAX = 64 << 20;
 /** Less than the minute after which the server closes an idle connection. */
 const IDLE_MAX = 30_000;
 /** How often a request is sent again at once because the server had closed its idle connection. */
@@ -114,57 +106,21 @@ export class Transport {
   #send<T>(call: Call<T>): Promise<T> {
     if (call.signal?.aborted) return Promise.reject(new CancelledError(call.signal));
     const id = randomHex(8);
-    const request = this.#request(call, id);
-    return new Promise<T>((resolve, reject) => {
-      let isOver = false;
-      const finish = (settle: () => void) => {
-        if (isOver) return;
-        isOver = true;
-        clearTimeout(timer);
-        call.signal?.removeEventListener("abort", onAbort);
-        settle();
-      };
-      const fail = (error: Error) =>
-        finish(() => {
-          request.destroy();
-          reject(error);
-        });
-      const onAbort = () => fail(new CancelledError(call.signal, wasSent(request) ? "unknown" : "none"));
-      const timer = setTimeout(() => fail(this.#noAnswer(call.timeout, wasSent(request))), call.timeout);
-      if (call.background) (timer as { unref?: () => void }).unref?.();
-      call.signal?.addEventListener("abort", onAbort, { once: true });
-      let connection: { destroy: () => unknown } | undefined;
-      request.on("socket", (socket) => {
-        connection = socket;
-        socket.setNoDelay?.(true);
-        if (call.background) socket.unref?.();
-      });
-      request.on("error", (error: NodeJS.ErrnoException) => fail(this.#broken(error, request)));
-      request.on("response", (response) => {
-        const judge = (body: string) =>
-          finish(() => {
-            try {
-              resolve(call.read({ status: response.statusCode ?? 0, body, distrust: () => void connection?.destroy() }));
-            } catch (error) {
-              reject(error as Error);
-            }
-          });
-        try {
-          this.#checkHeaders(response, id);
-          readBody(response, judge, (why) => fail(new UnavailableError(`${this.#url.host}: ${why}`)));
-        } catch (error) {
-          fail(error as Error);
-        }
-      });
-      request.end(call.body === undefined ? undefined : JSON.stringify(call.body));
+    const body = call.body === undefined ? undefined : JSON.stringify(call.body);
+    const request = this.#request(call, body, id);
+    return exchange(request, body, call, {
+      checkHead: (response) => this.#checkHeaders(response, id),
+      broken: (error, failed) => this.#broken(error, failed),
+      noAnswer: (timeout, wasSent) => this.#noAnswer(timeout, wasSent),
+      spoiled: (why) => new UnavailableError(`${this.#url.host}: ${why}`),
     });
   }
 
-  #request(call: Call<unknown>, id: string): http.ClientRequest {
+  #request(call: Call<unknown>, body: string | undefined, id: string): http.ClientRequest {
     const headers: http.OutgoingHttpHeaders = { accept: "application/json", "leasehold-request": id, "user-agent": "leasehold-typescript" };
-    if (call.body !== undefined) {
+    if (body !== undefined) {
       headers["content-type"] = "application/json";
-      headers["content-length"] = Buffer.byteLength(JSON.stringify(call.body));
+      headers["content-length"] = Buffer.byteLength(body);
     }
     const token = typeof this.#token === "function" ? this.#token() : this.#token;
     if (token !== undefined) headers.authorization = `Bearer ${checkToken(token)}`;
@@ -220,27 +176,6 @@ export class Transport {
     const Kind = request.reusedSocket ? StaleConnectionError : UnavailableError;
     return new Kind(`the connection to ${host} broke before the answer came: ${code || error.message}`, "unknown", { cause: error });
   }
-}
-
-/** Whether the request may have reached the server: there was a connection. */
-function wasSent(request: http.ClientRequest): boolean {
-  return request.socket?.connecting !== true;
-}
-
-function readBody(response: http.IncomingMessage, judge: (body: string) => void, fail: (why: string) => void): void {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  response.on("data", (chunk: Buffer) => {
-    size += chunk.length;
-    chunks.push(chunk);
-    if (size > ANSWER_MAX) fail("the answer is too large");
-  });
-  response.on("end", () => {
-    if (response.complete) judge(Buffer.concat(chunks).toString("utf8"));
-    else fail("the answer was cut");
-  });
-  response.on("error", () => fail("the answer was cut"));
-  response.on("close", () => fail("the answer was cut"));
 }
 
 function parseUrl(text: string | URL): URL {
