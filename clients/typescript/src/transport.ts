@@ -182,8 +182,9 @@ function parseUrl(text: string | URL): URL {
   let url: URL;
   try {
     url = new URL(text);
-  } catch (error) {
-    throw new InvalidError("the address of a server is a URL, as in http://127.0.0.1:7420", { cause: error });
+  } catch {
+    // Not the cause: it quotes the text, which may have a password in it.
+    throw new InvalidError("the address of a server is a URL, as in http://127.0.0.1:7420");
   }
   if (url.protocol !== "http:" && url.protocol !== "https:") {
     throw new InvalidError(`the address of a server begins with http:// or https://, not ${url.protocol}//`);
