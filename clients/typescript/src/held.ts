@@ -5,6 +5,7 @@ import { now } from "./clock.js";
 import { LeaseLostError, type LostReason } from "./errors.js";
 import type { FinishRequest } from "./model.js";
 import type { Claim, Granted, Kept } from "./protocol.js";
+import { forMany } from "./signals.js";
 import { laterOf, stoppedBy, type Times, timesOf } from "./times.js";
 
 const REASONS: Record<LostReason, string> = {
@@ -42,6 +43,7 @@ export class Held {
     this.ttl = granted.ttl;
     this.times = timesOf(sent, granted);
     this.onFinishRequest = onFinishRequest;
+    forMany(this.signal);
   }
 
   get signal(): AbortSignal {

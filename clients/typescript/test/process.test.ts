@@ -46,3 +46,16 @@ test("a loss without a listener is no unhandled rejection", async () => {
   const client = new Client(url);
   await eventually("it is free", async () => (await client.resource("p/3")).holderCount === 0);
 });
+
+test("many may wait with one signal", () => {
+  const ended = runProgram(`
+    const { signal } = new AbortController();
+    const work = async () => new Promise((r) => setTimeout(r, 1));
+    await Promise.all(Array.from({ length: 30 }, () => client.run("p/4", { signal }, work)));
+    const lease = await client.acquire("p/5");
+    for (let i = 0; i < 30; i += 1) lease.signal.addEventListener("abort", () => {});
+    console.log("done");
+    await client.close();
+  `);
+  assert.deepEqual([ended.stdout, ended.stderr, ended.status], ["done\n", "", 0]);
+});
