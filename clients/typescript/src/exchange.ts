@@ -20,7 +20,11 @@ export interface ExchangeOptions<T> {
   readonly read: (answer: Answer) => T;
 }
 
-/** The errors of the one who sends. */
+/**
+ * The errors of the one who sends.
+ *
+ * @internal
+ */
 export interface ExchangeErrors {
   /** Throws if the head of the answer shows that it is none of ours. */
   readonly checkHead: (response: IncomingMessage) => void;
@@ -32,7 +36,11 @@ export interface ExchangeErrors {
   readonly spoiled: (why: string) => Error;
 }
 
-/** Sends the request, and returns what is read from its answer. */
+/**
+ * Sends the request, and returns what is read from its answer.
+ *
+ * @internal
+ */
 export function exchange<T>(request: ClientRequest, body: string | undefined, options: ExchangeOptions<T>, errors: ExchangeErrors): Promise<T> {
   return new Promise((resolve, reject) => new Exchange(request, options, errors, resolve, reject).begin(body));
 }
