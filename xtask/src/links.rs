@@ -27,7 +27,7 @@ fn markdown_under(directory: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> 
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
-        let skipped = name == "target" || name.to_string_lossy().starts_with('.');
+        let skipped = name == "target" || name == "node_modules" || name.to_string_lossy().starts_with('.');
         if entry.file_type()?.is_dir() && !skipped {
             markdown_under(&path, files)?;
         } else if path.extension().is_some_and(|extension| extension == "md") {

@@ -38,15 +38,13 @@ const TO_TEST: &[(&str, &str)] = &[
     ("redis-server", "the servers of the Redis tests"),
 ];
 
-/// Debian packages with Node, for the tests of the dashboard and of the clients, the program that each one brings, and why. Node may
-/// come from elsewhere.
-const NODE: &[(&str, &str, &str)] = &[
-    (
-        "nodejs",
-        "node",
-        "runs the tests of the dashboard, and pyright, which checks the types of the Python client",
-    ),
-    ("npm", "npm", "installs the libraries of the tests of the dashboard"),
+/// Debian packages with the toolchains of other languages, the program that each one brings, and why. They may come from elsewhere.
+const LANGUAGES: &[(&str, &str, &str)] = &[
+    ("default-jdk-headless", "javac", "builds and tests the Java client"),
+    ("golang-go", "go", "builds and tests the Go client"),
+    ("maven", "mvn", "builds the Java client, and downloads what its tests need"),
+    ("nodejs", "node", "runs the tests of the dashboard, the TypeScript client, and pyright"),
+    ("npm", "npm", "downloads the libraries of those tests"),
 ];
 
 /// Debian packages that only `cargo xtask bench peers` needs, the program that each one brings, and why.
@@ -65,7 +63,7 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 /// Installs everything that the tests need.
 pub(crate) fn install() -> Result<(), String> {
     components()?;
-    install_missing(&[TO_BUILD, TO_TEST, &without_program(NODE)].concat())
+    install_missing(&[TO_BUILD, TO_TEST, &without_program(LANGUAGES)].concat())
 }
 
 /// Installs everything that a build of all backends needs.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader},
@@ -145,6 +145,11 @@ impl Driver {
     /// Stops the process, as SIGSTOP does.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
+        // The threads of a process stop one after the other, and one of them may answer until then. An end of the process is left to
+        // be noticed elsewhere.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.process()), options)
+            .expect("the driver is a child that nobody has waited for");
     }
 
     /// Continues the process.
@@ -152,10 +157,14 @@ impl Driver {
         self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: Signal) {
+    fn process(&self) -> Pid {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-        let pid = pid.expect("the driver has not ended: it is waited for only when this is dropped");
-        kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal the driver: {error}"));
+        pid.expect("the driver has not ended: it is waited for only when this is dropped")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.process(), signal)
+            .unwrap_or_else(|error| panic!("cannot signal the driver: {error}"));
         lock(&self.dialogue).note("!", &format!("{signal:?}"));
     }
 

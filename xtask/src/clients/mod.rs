@@ -1,0 +1,155 @@
+//! The clients of the HTTP API in other languages, in `clients/`: their own tests, and the stories that all of them must pass.
+//!
+//! A client for a new language is its folder, a driver, and an entry in [`stories`]: see `crates/stories/README.md`.
+
+mod go;
+mod java;
+mod python;
+mod typescript;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::{cargo, root, steps::Steps, target_dir, test::FEATURES};
+
+pub(crate) fn run(steps: &mut Steps) -> bool {
+    let programs = ["--bin", "leasehold", "--bin", "leasehold-stories", "--example", "export"];
+    let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES]);
+    // All of them, even after a failure.
+    steps.command("clients: build", build.args(programs))
+        && (python::run(steps)
+            & typescript::run(steps)
+            & go::run(steps)
+            & java::run(steps)
+            & stories(steps)
+            & languages(steps))
+}
+
+/// The program that tells the stories.
+fn runner() -> Command {
+    let mut command = Command::new(target_dir().join("debug/leasehold-stories"));
+    command.current_dir(root()).env("PATH", search_path());
+    command
+}
+
+/// Tells the stories to each driver.
+fn stories(steps: &mut Steps) -> bool {
+    let python = "python clients/python/stories_driver.py";
+    let drivers = [
+        ("python", python.to_owned()),
+        ("python, asyncio", format!("{python} --asyncio")),
+        ("typescript", "node clients/typescript/stories_driver.mjs".to_owned()),
+        ("go", go::driver().display().to_string()),
+        ("java", java::driver()),
+    ];
+    let tell = |(name, driver): (&str, String)| {
+        steps.command(&format!("clients: stories, {name}"), runner().args(["--driver", &driver]))
+    };
+    // All of them, even after a failure.
+    drivers.map(tell).into_iter().all(|passed| passed)
+}
+
+/// A program of docs/languages.md: a heading, and below it a block of this language.
+struct Program {
+    heading: &'static str,
+    language: &'static str,
+    runs: Runs,
+}
+
+/// How a program of the page is run.
+enum Runs {
+    /// It is written to a file of this name, which follows these words.
+    Script(&'static str, String),
+    /// It was built from this file, which must end with the same text, as this program.
+    Built(PathBuf, PathBuf),
+}
+
+fn programs() -> [Program; 7] {
+    let program = |heading, language, runs| Program { heading, language, runs };
+    let script = |file, words: &str| Runs::Script(file, words.to_owned());
+    let rust = root().join("crates/stories/examples/export.rs");
+    [
+        program("Shell", "sh", script("shell.sh", "sh")),
+        program("curl", "sh", script("curl.sh", "sh")),
+        program("Rust", "rust", Runs::Built(rust, target_dir().join("debug/examples/export"))),
+        program("Python", "python", script("export.py", "python")),
+        program("TypeScript", "js", script("export.mjs", "node")),
+        program("Go", "go", Runs::Built(go::example_source(), go::example())),
+        program("Java", "java", Runs::Script("Export.java", java::program_runner())),
+    ]
+}
+
+/// Runs each program of docs/languages.md.
+fn languages(steps: &mut Steps) -> bool {
+    let folder = target_dir().join("clients/programs");
+    let prepared = fs::create_dir_all(&folder).and_then(|()| typescript::link_package(&folder));
+    let prepared = prepared.map_err(|error| format!("{}: {error}", folder.display()));
+    let page = prepared.and_then(|()| read(&root().join("docs/languages.md")));
+    let run_one = |program: Program| {
+        let name = format!("clients: the program in {}", program.heading);
+        match page.clone().and_then(|page| program.command(&page, &folder)) {
+            Ok(command) => {
+                let mut runner = runner();
+                runner.args(["--program", &command]).env("PYTHONPATH", root().join("clients/python/src"));
+                steps.command(&name, &mut runner)
+            }
+            Err(why) => steps.check(&name, || Err(why)),
+        }
+    };
+    programs().map(run_one).into_iter().all(|passed| passed)
+}
+
+impl Program {
+    /// The command that runs it. A script is written to the folder.
+    fn command(&self, page: &str, folder: &Path) -> Result<String, String> {
+        let code = block(page, self.heading, self.language)?;
+        match &self.runs {
+            Runs::Script(file, words) => {
+                let path = folder.join(file);
+                fs::write(&path, code).map_err(|error| format!("{}: {error}", path.display()))?;
+                Ok(format!("{words} {}", path.display()))
+            }
+            Runs::Built(source, _) if !read(source)?.ends_with(&code) => {
+                Err(format!("{} must end with the code of the page", source.display()))
+            }
+            Runs::Built(_, program) => Ok(program.display().to_string()),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The first block of this language below the heading.
+fn block(page: &str, heading: &str, language: &str) -> Result<String, String> {
+    let missing = || format!("docs/languages.md has no {language} block below {heading:?}");
+    let (_, below) = page.split_once(&format!("\n## {heading}\n")).ok_or_else(missing)?;
+    let section = below.split_once("\n## ").map_or(below, |(section, _)| section);
+    let (_, code) = section.split_once(&format!("\n```{language}\n")).ok_or_else(missing)?;
+    let (code, _) = code.split_once("\n```").ok_or_else(missing)?;
+    Ok(format!("{code}\n"))
+}
+
+/// Finds `python` in its environment first.
+fn search_path() -> std::ffi::OsString {
+    let before = env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(python::programs()).chain(env::split_paths(&before));
+    env::join_paths(folders).unwrap_or(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_found_below_its_heading() {
+        let page = "# Page\n\n## A\n\n```sh\none\ntwo\n```\n\n## B\n\n```sh\nthree\n```\n";
+        assert_eq!(block(page, "A", "sh"), Ok("one\ntwo\n".to_owned()));
+        assert_eq!(block(page, "B", "sh"), Ok("three\n".to_owned()));
+        assert!(block(page, "A", "rust").is_err() && block(page, "C", "sh").is_err());
+    }
+}
