@@ -32,7 +32,8 @@ test('what is stuck is found, evicted, and in the audit trail', async ({ operato
   await expect(row).toContainText('hangs');
   await expect(row).toContainText('morning run');
   await row.locator('h3 a').click();
-  await page.locator('[data-test=holder] [data-test=do-evict-now]').click();
+  await expect(page.locator('main h1')).toHaveText('report/42');
+  await page.locator('main [data-test=do-evict-now]').click();
   const dialog = page.locator('#action-dialog');
   await expect(dialog).toContainText('report/42');
   await expect(dialog).toContainText('hangs');
@@ -62,7 +63,7 @@ test('the keyboard alone is enough to evict', async ({ operator: page, server })
   await expect(stuckRow(page, 'report/42').locator('h3 a')).toBeFocused();
   await page.keyboard.press('Enter');
   await expect(page.locator('main h1')).toHaveText('report/42');
-  await tabTo(page, '[data-test=holder] [data-test=do-evict]');
+  await tabTo(page, 'main [data-test=do-evict]');
   await page.keyboard.press('Enter');
   await expect(page.locator('#action-reason')).toBeFocused();
   await page.keyboard.type('it hangs');
