@@ -25,6 +25,8 @@ pub const RATE_MINUTE_MS: u64 = 60_000;
 pub const RATE_MINUTES_MAX: usize = 60;
 
 /// The query.
+///
+/// Resources that are only kept closed after a release are left out, unless a text, a key, a kind or `only` is asked for (ADR 0074).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -99,6 +101,8 @@ pub enum OverviewFilter {
     Held,
     /// Its holder has published a note, as the leader of an election does.
     Leading,
+    /// It is only kept closed after a release, as a tick of a schedule is.
+    Kept,
 }
 
 /// The answer. The numbers are about all resources that the caller may see, whatever the query asks for.
@@ -130,6 +134,9 @@ pub struct OverviewReply {
     pub paused: u64,
     /// Resources that cannot be read.
     pub unreadable: u64,
+    /// Resources that are only kept closed after a release.
+    #[serde(default)]
+    pub kept: u64,
     /// Resources that have been held for much longer than is usual for their kind.
     pub unusual: u64,
     /// Resources with a holder whose process does not exist any more.

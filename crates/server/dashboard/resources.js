@@ -29,6 +29,7 @@ const FILTERS = [
   ['foreign', 'Foreign', 'foreign'],
   ['unreadable', 'Unreadable', 'unreadable'],
   ['leading', 'Leading', null],
+  ['kept', 'Kept closed', 'kept'],
 ];
 /** @type {[string, string][]} */
 const SORTS = [

@@ -160,3 +160,26 @@ async fn the_longest_wait_and_who_waits_are_shown() {
     assert_eq!(seen["items"][0]["first_waiter"]["label"], json!("nightly"));
     assert!(!seen.to_string().contains(OWNER) && !seen.to_string().contains(OTHER));
 }
+
+#[tokio::test]
+async fn what_is_only_kept_closed_is_shown_to_those_who_look_for_it() {
+    let server = TestServer::with(Arc::new(Memory::new()), config()).await;
+    server.acquire("report/1", OWNER).await;
+    server.acquire("report/2", OTHER).await;
+    let release = json!({"resource": "report/1", "owner": OWNER, "keep_for_ms": 3_600_000});
+    assert_eq!(server.post("/v1/release", release).await.status, 200);
+    let all = overview(&server, "").await.body;
+    assert_eq!(
+        (names(&all), &all["matched"], &all["kept"]),
+        (vec!["report/2".to_owned()], &json!(1), &json!(1))
+    );
+    for (query, expected) in [
+        ("only=kept", vec!["report/1"]),
+        ("key=report/1", vec!["report/1"]),
+        ("q=1", vec!["report/1"]),
+        ("kind=report&sort=name", vec!["report/1", "report/2"]),
+        ("only=held", vec!["report/2"]),
+    ] {
+        assert_eq!(names(&overview(&server, query).await.body), expected, "{query}");
+    }
+}

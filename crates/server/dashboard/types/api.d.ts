@@ -77,6 +77,7 @@ export type Overview = {
   stuck_after_ms: number;
   paused: number;
   unreadable: number;
+  kept?: number;
   unusual?: number;
   gone?: number;
   foreign?: number;

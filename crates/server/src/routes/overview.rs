@@ -44,6 +44,7 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
             stuck_after_ms: fields::ms_up(stuck_after),
             paused: totals.paused,
             unreadable: totals.unreadable,
+            kept: totals.kept,
             unusual: totals.unusual,
             gone: totals.gone,
             foreign: totals.foreign,

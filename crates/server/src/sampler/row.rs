@@ -188,6 +188,7 @@ impl Row {
             OverviewFilter::Deadlocked => self.deadlock.is_some(),
             OverviewFilter::Held => self.is_held(),
             OverviewFilter::Leading => self.note.is_some(),
+            OverviewFilter::Kept => self.is_only_kept(),
         }
     }
 

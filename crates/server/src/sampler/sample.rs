@@ -83,6 +83,13 @@ pub(crate) struct Search<'a> {
     pub(crate) only: Option<OverviewFilter>,
 }
 
+impl Search<'_> {
+    /// Whether something is looked for. Whoever only looks around does not look for what is kept closed (ADR 0074).
+    fn is_narrow(&self) -> bool {
+        !self.text.is_empty() || self.key.is_some() || self.kind.is_some() || self.only.is_some()
+    }
+}
+
 /// The place of a row in an order.
 type SortKey<'a> = (u64, &'a str);
 
@@ -94,6 +101,7 @@ pub(crate) struct Totals {
     pub(crate) stuck: u64,
     pub(crate) paused: u64,
     pub(crate) unreadable: u64,
+    pub(crate) kept: u64,
     pub(crate) unusual: u64,
     pub(crate) gone: u64,
     pub(crate) foreign: u64,
@@ -239,7 +247,8 @@ impl Sample {
             OverviewFilter::Deadlocked => self.deadlock_of(row, search.scope).is_some(),
             other => row.is_like(other),
         };
-        search.key.is_none_or(|key| row.key() == key)
+        (search.is_narrow() || !row.is_only_kept())
+            && search.key.is_none_or(|key| row.key() == key)
             && search.kind.is_none_or(|kind| row.snapshot.resource.kind() == kind)
             && search.only.is_none_or(is_like)
             && (search.text.is_empty() || row.lower_case_name.contains(search.text))
@@ -284,6 +293,7 @@ impl Sample {
             totals.unusual += u64::from(row.unusual.is_some());
             totals.gone += u64::from(row.has_gone_holder());
             totals.foreign += u64::from(!row.snapshot.foreign.is_empty());
+            totals.kept += u64::from(row.is_only_kept());
             if !row.is_only_kept() {
                 let kind = kinds.entry(row.snapshot.resource.kind()).or_default();
                 kind.resources += 1;
