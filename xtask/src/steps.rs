@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     io::{IsTerminal, Read, Write},
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -26,6 +26,15 @@ struct FinishedStep {
     name: String,
     took: Duration,
     failure: Option<Failure>,
+}
+
+/// A command that was started.
+struct Running {
+    child: Child,
+    /// Its output.
+    path: PathBuf,
+    seen: File,
+    started: Instant,
 }
 
 /// Why a step failed.
@@ -51,11 +60,8 @@ impl Steps {
     /// Runs a command as a step.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
         let started = self.begin(name);
-        let outcome = if self.verbose {
-            stream(command).map_err(Failure::from)
-        } else {
-            self.capture(name, command, started)
-        };
+        let outcome =
+            if self.verbose { stream(command).map_err(Failure::from) } else { self.capture(name, command) };
         self.end(name, started, outcome)
     }
 
@@ -94,18 +100,53 @@ impl Steps {
         format!("{mark} {:<28} {:>7.1} s", done.name, done.took.as_secs_f64())
     }
 
-    fn capture(&self, name: &str, command: &mut Command, started: Instant) -> Result<(), Failure> {
+    /// Runs commands at once, each as a step: for steps that mostly wait.
+    pub(crate) fn commands_at_once(&mut self, commands: Vec<(String, Command)>) -> bool {
+        if self.verbose {
+            // Their lines would be mixed.
+            let passed: Vec<bool> =
+                commands.into_iter().map(|(name, mut command)| self.command(&name, &mut command)).collect();
+            return passed.into_iter().all(|passed| passed);
+        }
+        let started = Instant::now();
+        let start = |(name, mut command): (String, Command)| {
+            let running = self.start(&name, &mut command);
+            (name, command, running)
+        };
+        let running: Vec<_> = commands.into_iter().map(start).collect();
+        let mut all_passed = true;
+        for (name, command, running) in running {
+            self.begin(&name);
+            let outcome = running.and_then(|running| self.finish(&name, &command, running));
+            all_passed &= self.end(&name, started, outcome);
+        }
+        all_passed
+    }
+
+    fn capture(&self, name: &str, command: &mut Command) -> Result<(), Failure> {
+        let running = self.start(name, command)?;
+        self.finish(name, command, running)
+    }
+
+    fn start(&self, name: &str, command: &mut Command) -> Result<Running, Failure> {
         let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
         let cannot = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
         fs::create_dir_all(&self.logs).map_err(cannot)?;
         let log = File::create(&path).map_err(cannot)?;
         let errors = log.try_clone().map_err(cannot)?;
-        let mut seen = File::open(&path).map_err(cannot)?;
+        let seen = File::open(&path).map_err(cannot)?;
         if self.terminal {
             command.env("CARGO_TERM_COLOR", "always");
         }
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        let mut child = command.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let child = command.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        Ok(Running { child, path, seen, started: Instant::now() })
+    }
+
+    /// Waits for the end of a command.
+    fn finish(&self, name: &str, command: &Command, running: Running) -> Result<(), Failure> {
+        let Running { mut child, path, mut seen, started } = running;
+        let cannot = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
         let mut text = Vec::new();
         let status = loop {
             if let Some(status) = child.try_wait().map_err(cannot)? {
