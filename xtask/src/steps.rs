@@ -19,6 +19,8 @@ pub(crate) struct Steps {
     verbose: bool,
     terminal: bool,
     logs: PathBuf,
+    /// Some steps run at once, so the time of all of them is not the sum of theirs.
+    started: Instant,
     done: Vec<FinishedStep>,
 }
 
@@ -54,7 +56,8 @@ impl From<String> for Failure {
 impl Steps {
     pub(crate) fn new(verbose: bool) -> Steps {
         let logs = crate::target_dir().join("xtask");
-        Steps { verbose, terminal: std::io::stdout().is_terminal(), logs, done: Vec::new() }
+        let terminal = std::io::stdout().is_terminal();
+        Steps { verbose, terminal, logs, started: Instant::now(), done: Vec::new() }
     }
 
     /// Runs a command as a step.
@@ -174,7 +177,7 @@ impl Steps {
 
     /// Prints the summary. An error if any step failed.
     pub(crate) fn summary(self) -> Result<(), String> {
-        let took: Duration = self.done.iter().map(|done| done.took).sum();
+        let took = self.started.elapsed();
         let failed: Vec<_> = self.done.iter().filter(|done| done.failure.is_some()).collect();
         println!();
         match failed.as_slice() {
