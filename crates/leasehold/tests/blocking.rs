@@ -30,7 +30,8 @@ fn clients() -> [Client; 2] {
 fn sqlite_file() -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("leasehold-blocking-{}-{number}", std::process::id()));
+    let name = format!("leasehold-blocking-{}-{number}", std::process::id());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("the temporary folder can be written to");
     folder.join("leases.db")
 }
