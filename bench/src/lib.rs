@@ -1,4 +1,5 @@
-//! Measures leasehold beside the lock libraries that people would choose instead: `cargo xtask bench peers`.
+//! Measures leasehold beside the lock libraries that people would choose instead: `cargo xtask bench peers`; and its clients of other
+//! languages beside such libraries: `cargo xtask bench clients`.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -6,7 +7,9 @@
 //! | [`peers`] | the locks, and how each is built and started |
 //! | [`worker`] | a process of a peer, driven by the protocol of `bench/peers/README.md` |
 //! | [`stores`] | the servers, and what they spend |
+//! | [`serving`] | `leasehold serve`, for the clients |
 //! | [`run`] | interleaved repetitions of one work |
+//! | [`clients`] | the clients of other languages, and their table |
 //! | [`shell`] | commands under a lock, from a shell |
 //! | [`grants`] | changes of holder and the spread, from the grants of all processes |
 //! | [`results`] | `bench/results/latest.json` |
@@ -17,6 +20,7 @@
 //! | [`machine`] | the facts of this machine |
 
 pub mod chart;
+pub mod clients;
 pub mod figures;
 pub mod grants;
 pub mod machine;
@@ -24,6 +28,7 @@ pub mod page;
 pub mod peers;
 pub mod results;
 pub mod run;
+pub mod serving;
 pub mod shell;
 pub mod stores;
 pub mod targets;

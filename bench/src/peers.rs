@@ -22,7 +22,7 @@ pub enum Program {
     Node,
     /// `bench/peers/python`.
     Python,
-    /// A command that the runner starts itself.
+    /// The program `leasehold`, which the runner starts itself: as a command in a shell, or as a server.
     Shell,
 }
 
@@ -67,6 +67,11 @@ static RFENCED: Peer = peer("Redisson RFencedLock", "rfenced", Program::Java, "4
 static RFAIR: Peer = peer("Redisson RFairLock", "rfair", Program::Java, "4.7.0", false);
 static REDIS_PY: Peer = peer("redis-py", "redis-py", Program::Python, "8.1.0", false);
 static NODE_REDLOCK: Peer = peer("node-redlock", "node-redlock", Program::Node, "5.0.0-beta.2", false);
+// The clients of other languages, through a server: `cargo xtask bench clients`.
+static PYTHON_CLIENT: Peer = peer("leasehold for Python", "leasehold", Program::Python, "", true);
+static NODE_CLIENT: Peer = peer("leasehold for Node", "leasehold", Program::Node, "", true);
+static GO_CLIENT: Peer = peer("leasehold for Go", "leasehold", Program::Go, "", true);
+static JAVA_CLIENT: Peer = peer("leasehold for Java", "leasehold", Program::Java, "", true);
 static ADVISORY: Peer = peer("advisory locks", "advisory", Program::Rust, "", false);
 static SHEDLOCK: Peer = peer("ShedLock-like statement", "shedlock", Program::Rust, "", false);
 static ETCD_MUTEX: Peer = peer("Go concurrency.Mutex", "etcd-mutex", Program::Go, "3.7.3", true);
@@ -85,6 +90,9 @@ pub const REDIS_WAITING: &[&Peer] =
 pub const REDIS_FAIR: &[&Peer] = &[&OURS_FAIR, &RFAIR];
 /// Those that renew what they hold, on Redis.
 pub const REDIS_RENEWING: &[&Peer] = &[&OURS, &RLOCK, &NODE_REDLOCK];
+/// For each language: the client, and after it the library that it is measured beside.
+pub const CLIENTS: &[&Peer] =
+    &[&PYTHON_CLIENT, &REDIS_PY, &NODE_CLIENT, &NODE_REDLOCK, &GO_CLIENT, &REDSYNC, &JAVA_CLIENT, &RLOCK];
 /// Over five Redis servers.
 pub const REDLOCK: &[&Peer] = &[&OURS, &RSLOCK, &REDSYNC, &NODE_REDLOCK];
 /// Uncontended, on PostgreSQL.
@@ -111,6 +119,11 @@ impl Programs {
     /// With the program of the Rust peers at this path. The others are built on demand.
     pub fn new(rust: PathBuf) -> Programs {
         Programs { rust, built: HashMap::new() }
+    }
+
+    /// Uses a program that is there already, instead of building one.
+    pub fn use_built(&mut self, program: Program, path: &Path) {
+        self.built.insert(program, Ok(vec![path_text(path)]));
     }
 
     /// The words that start a program, or why it cannot be started.
@@ -169,7 +182,28 @@ fn build_node() -> Result<Vec<String>, String> {
     let mut install = Command::new("npm");
     install.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--cache"]).arg(folder.join("cache"));
     step("the Node peers", install.current_dir(&folder))?;
+    build_typescript_client(&folder.join("leasehold"))?;
     Ok(vec!["node".to_owned(), path_text(&folder.join("peer.js"))])
+}
+
+/// Builds the client of this repository in a folder beside the program: nothing is built inside of the repository's folders.
+fn build_typescript_client(folder: &Path) -> Result<(), String> {
+    let client = root().join("clients/typescript");
+    // A file that the client has no more would still be compiled.
+    let _ = fs::remove_dir_all(folder.join("src"));
+    copy(&client, folder, &["package.json", "package-lock.json", "tsconfig.json"])?;
+    let sources =
+        fs::read_dir(client.join("src")).map_err(|error| format!("{}: {error}", client.display()))?;
+    let names: Vec<String> =
+        sources.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    copy(&client.join("src"), &folder.join("src"), &names)?;
+    let mut install = Command::new("npm");
+    install
+        .args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--cache"])
+        .arg(folder.join("../cache"));
+    step("what builds the TypeScript client", install.current_dir(folder))?;
+    let mut build = Command::new("npm");
+    step("the TypeScript client", build.args(["run", "--silent", "build"]).current_dir(folder))
 }
 
 fn build_python() -> Result<Vec<String>, String> {
@@ -210,7 +244,7 @@ pub(crate) fn step(what: &str, command: &mut Command) -> Result<(), String> {
     Err(format!("{program} could not build {what}"))
 }
 
-fn copy(from: &Path, to: &Path, files: &[&str]) -> Result<(), String> {
+fn copy(from: &Path, to: &Path, files: &[impl AsRef<Path>]) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", to.display());
     fs::create_dir_all(to).map_err(failed)?;
     for file in files {

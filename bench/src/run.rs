@@ -20,7 +20,7 @@ use crate::{
     results::{Row, Table},
     stores::{Store, Usage},
     worker::{Measured, Worker},
-    works::{Kind, Work},
+    works::{Kind, StoreKind, Work},
 };
 
 /// How long a process may take to connect, or to acquire all that it is to keep.
@@ -74,7 +74,7 @@ struct Group {
 impl Runner {
     /// Measures one work with these peers.
     pub fn measure(&mut self, work: &Work, peers: &[&'static Peer]) -> Table {
-        let rows = match Store::start(work.store, &self.runtime) {
+        let rows = match self.start_store(work.store) {
             Err(why) => peers.iter().map(|peer| Row::not_run(peer.name, why.clone())).collect(),
             Ok(store) => {
                 if let Some((name, version)) = store.version.split_once(' ') {
@@ -89,6 +89,14 @@ impl Runner {
         };
         self.progress("");
         Table { work: work.name.to_owned(), rows }
+    }
+
+    fn start_store(&mut self, kind: StoreKind) -> Result<Store, String> {
+        let mut store = Store::start(kind, &self.runtime)?;
+        if kind == StoreKind::Served {
+            store.serve(&self.programs.command(Program::Shell)?)?;
+        }
+        Ok(store)
     }
 
     fn side_by_side(&mut self, work: &Work, peers: &[&'static Peer], store: &Store) -> Vec<Row> {

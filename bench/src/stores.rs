@@ -13,7 +13,10 @@ use leasehold_testkit::{
 };
 use tokio::runtime::Runtime;
 
-use crate::works::{Nodes, StoreKind};
+use crate::{
+    serving::Serving,
+    works::{Nodes, StoreKind},
+};
 
 /// The size of the Redlock quorum.
 const SIZE: usize = 5;
@@ -33,6 +36,8 @@ pub struct Store {
     pub url: String,
     /// The name and version of the server.
     pub version: String,
+    /// Ends before the Redis that it serves.
+    serving: Option<Serving>,
     servers: Servers,
     /// The processes of the servers.
     processes: Vec<u32>,
@@ -102,6 +107,17 @@ impl Store {
         Ok(store)
     }
 
+    /// Starts a leasehold server on this store. From now on the URL is that of the server.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn serve(&mut self, program: &[String]) -> Result<(), String> {
+        let serving = Serving::start(program, &self.url)?;
+        serving.url().clone_into(&mut self.url);
+        self.serving = Some(serving);
+        Ok(())
+    }
+
     /// Called when all clients are connected: a node becomes slow, or two nodes are killed.
     pub fn injure(&self) {
         if let Servers::Redlock { nodes, state, proxy } = &self.servers {
@@ -116,6 +132,14 @@ impl Store {
 
     /// What the servers have spent so far.
     pub fn usage(&self) -> Usage {
+        let mut usage = self.usage_of_servers();
+        if let Some(serving) = &self.serving {
+            usage.cpu = usage.cpu.and(serving.cpu_time());
+        }
+        usage
+    }
+
+    fn usage_of_servers(&self) -> Usage {
         match &self.servers {
             Servers::Redis(server) => redis_usage(std::slice::from_ref(server)),
             Servers::Redlock { nodes, state: Nodes::TwoDown, .. } => redis_usage(&nodes.servers[DOWN..]),
@@ -143,12 +167,13 @@ fn start(kind: StoreKind, runtime: &Runtime) -> Store {
         address,
         url,
         version,
+        serving: None,
         servers,
         processes: Vec::new(),
     };
     let local = |port: u16| format!("127.0.0.1:{port}");
     match kind {
-        StoreKind::Redis => {
+        StoreKind::Redis | StoreKind::Served => {
             let server = RedisServer::start();
             store(local(server.port()), server.url(), redis_version(&server), Servers::Redis(server))
         }
@@ -232,6 +257,12 @@ impl CpuTime {
             sum.exact += exact_of(pid).unwrap_or_default();
         }
         sum
+    }
+
+    /// The time of both together.
+    #[must_use]
+    pub fn and(self, other: CpuTime) -> CpuTime {
+        CpuTime { ticks: self.ticks + other.ticks, exact: self.exact + other.exact }
     }
 
     /// The time since `earlier`. The exact figure, unless threads that have ended make it too small.

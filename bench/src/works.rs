@@ -7,6 +7,8 @@ use crate::peers::{self, Peer};
 pub enum StoreKind {
     /// One Redis server without persistence.
     Redis,
+    /// The same, and `leasehold serve` on it: the `url` is that of the server, the `address` that of Redis.
+    Served,
     /// Five independent Redis servers.
     Redlock(Nodes),
     /// One PostgreSQL server with its default settings: every commit waits for the disk.

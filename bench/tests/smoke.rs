@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use leasehold_bench_peers::{
+    clients,
     peers::{Peer, Program, Programs},
     results::Table,
     run::{Effort, Runner},
@@ -71,4 +76,24 @@ fn a_peer_that_cannot_be_started_is_reported_with_the_reason() {
     let table = runner.measure(work, &rust_peers(work)[..1]);
     let why = table.rows[0].not_run.as_deref().unwrap_or_default();
     assert!(why.contains("/no/such/program"), "{why}");
+}
+
+#[test]
+fn a_server_that_cannot_be_started_is_reported_with_the_reason() {
+    let mut runner = runner();
+    runner.programs.use_built(Program::Shell, Path::new("/no/such/server"));
+    let table = runner.measure(&clients::ONE, clients::ONE.peers);
+    for row in &table.rows {
+        let why = row.not_run.as_deref().unwrap_or_default();
+        assert!(why.contains("/no/such/server"), "{}: {why}", row.peer);
+    }
+}
+
+#[test]
+fn a_server_that_ends_at_once_is_reported_with_the_reason() {
+    let mut runner = runner();
+    runner.programs.use_built(Program::Shell, Path::new("false"));
+    let table = runner.measure(&clients::ONE, &clients::ONE.peers[..1]);
+    let why = table.rows[0].not_run.as_deref().unwrap_or_default();
+    assert!(why.contains("leasehold serve has ended"), "{why}");
 }

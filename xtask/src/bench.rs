@@ -13,6 +13,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     {
         return peers(options);
     }
+    if let Some((name, options)) = args.split_first()
+        && name == "clients"
+    {
+        return clients(options);
+    }
     if let Some((name, features)) = args.split_first()
         && name == "rebuild"
     {
@@ -40,6 +45,17 @@ fn peers(options: &[String]) -> Result<(), String> {
     // Cargo puts what the profile `bench` builds into the folder `release`.
     let mut program = Command::new(target_dir().join("release/leasehold-bench-peers"));
     run_to_the_end(program.args(options).current_dir(root()))
+}
+
+/// The clients of other languages, through the server: `bench/src/clients_main.rs`.
+fn clients(options: &[String]) -> Result<(), String> {
+    if !options.iter().any(|option| option == "--help" || option == "-h") {
+        packages::install_for_clients();
+    }
+    // It starts programs and reads what they print, so it needs no optimisation. It builds the server as `cargo xtask build` does.
+    let package = ["-p", "leasehold-bench-peers", "--bin", "leasehold-bench-clients"];
+    run_to_the_end(cargo(["build", "--quiet"]).args(package))?;
+    run_to_the_end(Command::new(target_dir().join("debug/leasehold-bench-clients")).args(options))
 }
 
 fn run_to_the_end(command: &mut Command) -> Result<(), String> {

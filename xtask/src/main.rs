@@ -39,6 +39,7 @@ cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` l
 cargo xtask bench rebuild [FEATURE…]
                              how long a program that uses leasehold takes to build again; by default with `default` and `full`
 cargo xtask bench peers      leasehold beside other lock libraries (`bench peers --help` lists the options)
+cargo xtask bench clients    the clients of other languages, through the server, beside libraries straight to Redis
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
 
   -v, --verbose              show the output of each step as it comes

@@ -47,7 +47,7 @@ const LANGUAGES: &[(&str, &str, &str)] = &[
     ("npm", "npm", "downloads the libraries of those tests"),
 ];
 
-/// Debian packages that only `cargo xtask bench peers` needs, the program that each one brings, and why.
+/// Debian packages that only `cargo xtask bench peers` and `bench clients` need, the program that each one brings, and why.
 const TO_COMPARE: &[(&str, &str, &str)] = &[
     ("default-jdk-headless", "javac", "builds the peers that are written in Java"),
     ("golang-go", "go", "builds the peers that are written in Go"),
@@ -80,6 +80,18 @@ pub(crate) fn install_for_peers() {
     }
     if let Err(why) = install_missing(&without_program(TO_COMPARE)) {
         println!("{why}\n");
+    }
+}
+
+/// Installs what the benchmark of the clients needs.
+///
+/// Never fails: a language whose toolchain is missing is reported as not run.
+pub(crate) fn install_for_clients() {
+    let redis = ("redis-server", "the server that all of them use");
+    for packages in [[TO_BUILD, &[redis]].concat(), without_program(TO_COMPARE)] {
+        if let Err(why) = install_missing(&packages) {
+            println!("{why}\n");
+        }
     }
 }
 

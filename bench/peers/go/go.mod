@@ -2,9 +2,13 @@ module leasehold/bench/peers
 
 go 1.26.0
 
+// The client of this repository.
+replace github.com/leasehold/leasehold/clients/go => ../../../clients/go
+
 require (
 	github.com/bsm/redislock v0.9.4
 	github.com/go-redsync/redsync/v4 v4.18.1
+	github.com/leasehold/leasehold/clients/go v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.uber.org/zap v1.27.1

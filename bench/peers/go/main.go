@@ -1,4 +1,4 @@
-// The peers that are written in Go. bench/peers/README.md has the protocol.
+// The peers that are written in Go, and the leasehold client. bench/peers/README.md has the protocol.
 package main
 
 import (
@@ -75,6 +75,10 @@ func serve(words map[string]string) error {
 		l = newRedsync(addresses)
 	case "redislock":
 		l = newRedislock(addresses[0])
+	case "leasehold":
+		if l, err = newLeases(words["url"]); err != nil {
+			return err
+		}
 	case "etcd-mutex":
 		if l, err = newEtcdMutex(addresses, w); err != nil {
 			return err

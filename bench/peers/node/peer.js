@@ -1,4 +1,4 @@
-// node-redlock. bench/peers/README.md has the protocol.
+// node-redlock, and the leasehold client. bench/peers/README.md has the protocol.
 
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -17,21 +17,53 @@ const tasks = Number(words.tasks);
 const holdMs = Number(words.hold_us) / 1000;
 const now = () => Number(process.hrtime.bigint());
 
-const clients = words.address.split(",").map((address) => {
-  const [host, port] = address.split(":");
-  const client = new Redis({ host, port: Number(port) });
-  client.on("error", () => {}); // a server that is down is Redlock's business
-  return client;
-});
-// The settings of its README.
-const redlock = new Redlock(clients, {
-  driftFactor: 0.01,
-  retryCount: 10,
-  retryDelay: 200,
-  retryJitter: 200,
-  automaticExtensionThreshold: 500,
-});
-redlock.on("error", () => {});
+// node-redlock, straight to Redis.
+function nodeRedlock() {
+  const clients = words.address.split(",").map((address) => {
+    const [host, port] = address.split(":");
+    const client = new Redis({ host, port: Number(port) });
+    client.on("error", () => {}); // a server that is down is Redlock's business
+    return client;
+  });
+  // The settings of its README.
+  const redlock = new Redlock(clients, {
+    driftFactor: 0.01,
+    retryCount: 10,
+    retryDelay: 200,
+    retryJitter: 200,
+    automaticExtensionThreshold: 500,
+  });
+  redlock.on("error", () => {});
+  return {
+    acquire: (name) => redlock.acquire([name], TTL_MS),
+    using: (name, routine) => redlock.using([name], TTL_MS, routine),
+  };
+}
+
+// The client of this repository, through the server. The runner builds it into this folder.
+async function leasehold() {
+  const { Client } = await import("./leasehold/dist/index.js");
+  const client = new Client(words.url);
+  return { acquire: (name) => client.acquire(`node/${name}`, { ttl: TTL_MS }) };
+}
+
+async function connect() {
+  switch (words.lock) {
+    case "node-redlock":
+      return nodeRedlock();
+    case "leasehold":
+      return leasehold();
+    default:
+      throw new Error(`there is no lock called ${words.lock}`);
+  }
+}
+
+const library = await connect();
+
+// Releases a lock. The leasehold client does not throw: it returns false if the server has not confirmed it.
+async function release(lock) {
+  if ((await lock.release()) === false) throw new Error("the server has not confirmed a release");
+}
 
 const empty = () => ({ done: 0, took_ns: 0, errors: 0, latencies_ns: [], grants: [] });
 
@@ -65,8 +97,8 @@ function pairs(millis) {
     const name = `${words.prefix}-${words.process}-${task}`;
     for (let started = now(); started < until; started = now()) {
       try {
-        const lock = await redlock.acquire([name], TTL_MS);
-        await lock.release();
+        const lock = await library.acquire(name);
+        await release(lock);
         measured.done += 1;
         measured.latencies_ns.push(now() - started);
       } catch (error) {
@@ -81,10 +113,10 @@ function handovers(millis) {
   return all(async (task, measured) => {
     while (now() < until) {
       try {
-        const lock = await redlock.acquire([words.prefix], TTL_MS);
+        const lock = await library.acquire(words.prefix);
         const grantedAt = now();
         if (holdMs > 0) await sleep(holdMs);
-        await lock.release();
+        await release(lock);
         if (grantedAt < until) {
           measured.done += 1;
           measured.grants.push(grantedAt, Number(words.process) * TASKS_MAX + task);
@@ -98,6 +130,7 @@ function handovers(millis) {
 
 // `using` keeps a lock alive while its routine runs: here until the process ends.
 async function keep() {
+  if (library.using === undefined) throw new Error(`${words.lock} has no work called keep`);
   const signals = [];
   for (let start = 0; start < tasks; start += ACQUIRED_AT_ONCE) {
     const some = [];
@@ -109,7 +142,7 @@ async function keep() {
             resolve();
             await new Promise(() => {});
           };
-          redlock.using([`${words.prefix}-${task}`], TTL_MS, routine).catch(reject);
+          library.using(`${words.prefix}-${task}`, routine).catch(reject);
         }),
       );
     }
@@ -125,8 +158,8 @@ async function prepare() {
   switch (words.work) {
     case "pair": {
       // One pair before "ready": a lock that does not work at all says why.
-      const lock = await redlock.acquire([`${words.prefix}-check-${words.process}`], TTL_MS);
-      await lock.release();
+      const lock = await library.acquire(`${words.prefix}-check-${words.process}`);
+      await release(lock);
       return pairs;
     }
     case "handover":

@@ -1,11 +1,10 @@
-"""redis-py's Lock. bench/peers/README.md has the protocol."""
+"""redis-py's Lock, and the leasehold client. bench/peers/README.md has the protocol."""
 
 import json
 import sys
 import threading
 import time
-
-import redis
+from pathlib import Path
 
 TTL_S = 30
 # Numbers of holders: the process times this, plus the task.
@@ -14,8 +13,31 @@ TASKS_MAX = 100_000
 words = dict(word.split("=", 1) for word in sys.argv[1:])
 tasks = int(words["tasks"])
 hold_s = int(words["hold_us"]) / 1e6
-host, port = words["address"].split(":")
-client = redis.Redis(host=host, port=int(port))
+
+
+def redis_py():
+    """redis-py's Lock, straight to Redis."""
+    import redis
+
+    host, port = words["address"].split(":")
+    client = redis.Redis(host=host, port=int(port))
+    return lambda name: client.lock(name, timeout=TTL_S), redis.RedisError
+
+
+def leasehold_client():
+    """The client of this repository, through the server."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients/python/src"))
+    import leasehold
+
+    client = leasehold.Client(words["url"])
+    return lambda name: client.lease(f"python/{name}", ttl=TTL_S, wait=None), leasehold.LeaseholdError
+
+
+locks = {"redis-py": redis_py, "leasehold": leasehold_client}
+if words["lock"] not in locks:
+    sys.exit(f"there is no lock called {words['lock']}")
+# What makes a context that holds the lock, and the errors after which it is tried again.
+lock_on, LibraryError = locks[words["lock"]]()
 
 
 class Measured:
@@ -60,9 +82,9 @@ def pairs(millis):
         name = f"{words['prefix']}-{words['process']}-{number}"
         while (started := time.monotonic_ns()) < until:
             try:
-                with client.lock(name, timeout=TTL_S):
+                with lock_on(name):
                     pass
-            except redis.RedisError as error:
+            except LibraryError as error:
                 measured.failed(error)
                 continue
             measured.done += 1
@@ -77,11 +99,11 @@ def handovers(millis):
     def task(number, measured):
         while time.monotonic_ns() < until:
             try:
-                with client.lock(words["prefix"], timeout=TTL_S):
+                with lock_on(words["prefix"]):
                     granted_at = time.monotonic_ns()
                     if hold_s > 0:
                         time.sleep(hold_s)
-            except redis.RedisError as error:
+            except LibraryError as error:
                 measured.failed(error)
                 continue
             if granted_at < until:
@@ -96,7 +118,7 @@ if words["work"] not in works:
     sys.exit(f"this program has no work called {words['work']}")
 run = works[words["work"]]
 # One pair before "ready": a lock that does not work at all says why.
-with client.lock(f"{words['prefix']}-check-{words['process']}", timeout=TTL_S):
+with lock_on(f"{words['prefix']}-check-{words['process']}"):
     pass
 print("ready", flush=True)
 for line in sys.stdin:

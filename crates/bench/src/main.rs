@@ -23,6 +23,7 @@ cargo xtask bench [NAME…] [--check]
   keep-alive    one client keeping 100,000 leases alive: memory, CPU, lateness
 
   peers         leasehold beside other lock libraries; has options of its own: peers --help
+  clients       the clients of other languages, through the server; has options of its own: clients --help
 
   --check       fail if a target is missed
 ";

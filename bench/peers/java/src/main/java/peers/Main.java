@@ -13,7 +13,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** The peers that are written in Java. bench/peers/README.md has the protocol. */
+/** The peers that are written in Java, and the leasehold client. bench/peers/README.md has the protocol. */
 public final class Main {
     /** Locks that are acquired side by side at the start of "keep". */
     private static final int ACQUIRED_AT_ONCE = 200;
@@ -45,9 +45,11 @@ public final class Main {
         }
         String kind = words.get("lock");
         String address = words.get("address");
-        Lock lock = kind.equals("curator")
-                ? CuratorLocks.connect(address)
-                : RedissonLocks.connect(kind, address, Integer.parseInt(words.get("tasks")));
+        Lock lock = switch (kind) {
+            case "curator" -> CuratorLocks.connect(address);
+            case "leasehold" -> LeaseholdLocks.connect(words.get("url"));
+            default -> RedissonLocks.connect(kind, address, Integer.parseInt(words.get("tasks")));
+        };
         Main main = new Main(lock, words);
         switch (words.get("work")) {
             case "pair" -> {
