@@ -9,6 +9,7 @@
 //! | [`faulty`] | a backend wrapper that loses, delays, repeats and reorders calls |
 //! | [`misdelivery`] | replies that reach the wrong request |
 //! | [`primitives`] | checks of primitives that are made of several claims |
+//! | [`nodes`] | what tests of the servers of a store ask and check |
 //! | [`balancer`] | a load balancer between HTTP clients and servers |
 //! | [`proxy`] | a TCP proxy with faults, between a client and a real server |
 //! | [`scenarios`] | fault scenarios that every backend must survive, on real servers |
@@ -26,6 +27,7 @@ pub mod differential;
 pub mod faulty;
 pub mod history;
 pub mod misdelivery;
+pub mod nodes;
 pub mod passes;
 pub mod primitives;
 pub mod proxy;

@@ -3,38 +3,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
 use common::{client, eventually, in_time};
-use leasehold::{Client, NodeStatus};
-use leasehold_testkit::servers::PostgresServer;
-
-/// A server may take a second. The rest is for a loaded machine.
-const BOUNDED: Duration = Duration::from_secs(5);
-
-async fn nodes(client: &Client) -> Vec<NodeStatus> {
-    let started = Instant::now();
-    let nodes = client.nodes().await.expect("a dead server is no error");
-    assert!(started.elapsed() < BOUNDED, "{:?}: {nodes:?}", started.elapsed());
-    assert!(!format!("{nodes:?}").contains("hunter2"), "no secrets: {nodes:?}");
-    nodes
-}
-
-fn why(node: &NodeStatus) -> &str {
-    assert_eq!(node.counts, node.why.is_none(), "{node:?}");
-    node.why.as_deref().unwrap_or("it counts")
-}
-
-/// A server that was killed may still accept a connection, and reset it, until its last thread has ended.
-async fn is_refused(client: &Client, index: usize) {
-    eventually("the connection is refused", || async {
-        nodes(client).await[index]
-            .why
-            .as_ref()
-            .is_some_and(|why| why.to_lowercase().contains("connection refused"))
-    })
-    .await;
-}
+use leasehold::NodeStatus;
+use leasehold_testkit::{
+    nodes::{nodes, server_of_another_protocol, until_refused, why},
+    servers::PostgresServer,
+};
 
 /// `host:port` of a server.
 fn place(server: &PostgresServer) -> String {
@@ -62,7 +36,7 @@ async fn one_server_is_up_then_mute_then_dead_then_up_again() {
     assert_eq!((why(&mute), mute.round_trip), ("no answer within 1s", None));
     server.thaw();
     server.kill();
-    is_refused(&client, 0).await;
+    until_refused(&client, 0).await;
     server.run_again();
     assert_eq!(why(&nodes(&client).await[0]), "it counts");
 }
@@ -80,23 +54,10 @@ async fn a_server_without_room_for_another_connection_counts() {
     assert_eq!(why(&nodes(&client).await[0]), "it counts");
 }
 
-/// Answers everything with the beginning of another protocol.
-async fn liar() -> u16 {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
-    let port = listener.local_addr().expect("it listens").port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let _ = stream.readable().await;
-            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    port
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_no_database_is_named_beside_the_one_that_counts() {
     let server = PostgresServer::start();
-    let hosts = format!("{},127.0.0.1:{}", place(&server), liar().await);
+    let hosts = format!("{},127.0.0.1:{}", place(&server), server_of_another_protocol().await);
     let client = client(&format!("postgres://postgres@{hosts}/postgres")).await;
     let found = nodes(&client).await;
     assert_eq!((found.len(), why(&found[0])), (2, "it counts"));

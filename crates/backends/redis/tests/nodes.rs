@@ -3,46 +3,19 @@
 
 mod common;
 
-use std::{
-    net::TcpListener,
-    time::{Duration, Instant},
-};
+use std::{net::TcpListener, time::Duration};
 
 use common::{LONG, TIMEOUT, claim, eventually, in_time, report};
 use leasehold::{BackendExt as _, Client, NodeStatus};
-use leasehold_testkit::servers::{RedisCluster, RedisNodes, RedisServer, Replication, ServerClock};
+use leasehold_testkit::{
+    nodes::{nodes, server_of_another_protocol, until_refused, why},
+    servers::{RedisCluster, RedisNodes, RedisServer, Replication, ServerClock},
+};
 
 const GATE: Duration = Duration::from_secs(600);
-/// A node may take a second. The rest is for a loaded machine.
-const BOUNDED: Duration = Duration::from_secs(5);
 
 async fn connect(url: &str) -> Client {
     leasehold::connect(url).await.expect("the servers are there")
-}
-
-/// The nodes, within a bounded time.
-async fn nodes(client: &Client) -> Vec<NodeStatus> {
-    let started = Instant::now();
-    let nodes = client.nodes().await.expect("a dead server is no error");
-    assert!(started.elapsed() < BOUNDED, "{:?}: {nodes:?}", started.elapsed());
-    assert!(!format!("{nodes:?}").contains("hunter2"), "no secrets: {nodes:?}");
-    nodes
-}
-
-fn why(node: &NodeStatus) -> &str {
-    assert_eq!(node.counts, node.why.is_none(), "{node:?}");
-    node.why.as_deref().unwrap_or("it counts")
-}
-
-/// A server that was killed may still accept a connection, and reset it, until its last thread has ended.
-async fn is_refused(client: &Client, index: usize) {
-    eventually("the connection is refused", || async {
-        nodes(client).await[index]
-            .why
-            .as_ref()
-            .is_some_and(|why| why.to_lowercase().contains("connection refused"))
-    })
-    .await;
 }
 
 fn names(servers: &[RedisServer]) -> Vec<String> {
@@ -72,7 +45,7 @@ async fn one_server_is_up_then_mute_then_dead_then_up_again() {
     assert_eq!((why(&mute), mute.round_trip, mute.clocks), ("no answer within 1s", None, None));
     server.thaw();
     server.kill();
-    is_refused(&client, 0).await;
+    until_refused(&client, 0).await;
     server.run_again();
     // The connection of the client broke when the server died.
     eventually("it counts again", || async { nodes(&client).await[0].counts }).await;
@@ -125,7 +98,7 @@ async fn a_cluster_names_every_primary_and_the_one_that_is_down() {
     assert!(up.iter().all(|node| node.counts && node.clocks.is_some()), "{up:?}");
     cluster.nodes[1].kill();
     let killed = &names(&cluster.nodes)[1];
-    is_refused(&client, expected.iter().position(|name| name == killed).expect("it is a primary")).await;
+    until_refused(&client, expected.iter().position(|name| name == killed).expect("it is a primary")).await;
     let after = nodes(&client).await;
     let down: Vec<_> = after.iter().filter(|node| !node.counts).collect();
     assert_eq!(down.len(), 1, "{after:?}");
@@ -153,7 +126,7 @@ async fn each_node_without_a_vote_says_why() {
     let set = RedisNodes::long_lived(5, GATE);
     let client = connect(&set.url()).await;
     set.servers[1].kill();
-    is_refused(&client, 1).await;
+    until_refused(&client, 1).await;
     set.servers[2].freeze();
     set.servers[3].kill();
     set.servers[3].run_again();
@@ -188,19 +161,6 @@ async fn a_restarted_node_is_quarantined_and_a_node_with_another_password_is_nam
     eventually("it is quarantined", || async { why(&nodes(&client).await[0]).contains("quarantined") }).await;
 }
 
-/// Answers everything with the beginning of another protocol.
-async fn liar() -> u16 {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
-    let port = listener.local_addr().expect("it listens").port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let _ = stream.readable().await;
-            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    port
-}
-
 /// The other nodes are a majority, so the client starts without them.
 #[tokio::test]
 async fn a_mute_node_and_a_lying_one_delay_nothing() {
@@ -211,7 +171,8 @@ async fn a_mute_node_and_a_lying_one_delay_nothing() {
         let mark = server.command(&["GET", "lock:v1:birth"]).replace("|3|", "|5|");
         server.command(&["SET", "lock:v1:birth", &mark]);
     }
-    let ports = set.servers.iter().map(RedisServer::port).chain([mute_port, liar().await]);
+    let ports =
+        set.servers.iter().map(RedisServer::port).chain([mute_port, server_of_another_protocol().await]);
     let client = connect(&RedisNodes::url_of(ports)).await;
     let found = nodes(&client).await;
     assert_eq!(found.iter().map(|node| node.counts).collect::<Vec<_>>(), [true, true, true, false, false]);

@@ -3,49 +3,22 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
 use common::{client, eventually};
-use leasehold::{Client, NodeStatus};
-use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
-
-/// A server may take a second. The rest is for a loaded machine.
-const BOUNDED: Duration = Duration::from_secs(5);
-
-async fn nodes(client: &Client) -> Vec<NodeStatus> {
-    let started = Instant::now();
-    let nodes = client.nodes().await.expect("a dead server is no error");
-    assert!(started.elapsed() < BOUNDED, "{:?}: {nodes:?}", started.elapsed());
-    nodes
-}
-
-fn why(node: &NodeStatus) -> &str {
-    assert_eq!(node.counts, node.why.is_none(), "{node:?}");
-    node.why.as_deref().unwrap_or("it counts")
-}
+use leasehold::NodeStatus;
+use leasehold_testkit::{
+    nodes::{nodes, server_of_another_protocol, why},
+    servers::{Ensemble, ZooKeeperServer},
+};
 
 fn named<'a>(nodes: &'a [NodeStatus], server: &ZooKeeperServer) -> &'a NodeStatus {
     let name = format!("127.0.0.1:{}", server.port());
     nodes.iter().find(|node| node.name == name).expect("every server of the URL is named")
 }
 
-/// Answers everything with the beginning of another protocol.
-async fn liar() -> u16 {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
-    let port = listener.local_addr().expect("it listens").port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let _ = stream.readable().await;
-            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    port
-}
-
 #[tokio::test]
 async fn a_host_that_is_no_zookeeper_is_named_beside_the_one_that_counts() {
     let server = ZooKeeperServer::start();
-    let url = server.url().replace("/?", &format!(",127.0.0.1:{}/?", liar().await));
+    let url = server.url().replace("/?", &format!(",127.0.0.1:{}/?", server_of_another_protocol().await));
     let client = client(&url).await;
     let found = nodes(&client).await;
     assert_eq!((found.len(), why(&found[0])), (2, "it counts"));

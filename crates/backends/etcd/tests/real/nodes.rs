@@ -1,43 +1,16 @@
 //! What is said about the members themselves.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
-use leasehold::{Client, NodeStatus};
-use leasehold_testkit::servers::EtcdCluster;
+use leasehold_testkit::{
+    nodes::{nodes, server_of_another_protocol, until_refused, why},
+    servers::EtcdCluster,
+};
 
 use crate::{
     access::with_users,
     common::{client, eventually, in_time},
 };
-
-/// A member may take a second. The rest is for a loaded machine.
-const BOUNDED: Duration = Duration::from_secs(5);
-
-async fn nodes(client: &Client) -> Vec<NodeStatus> {
-    let started = Instant::now();
-    let nodes = client.nodes().await.expect("a dead member is no error");
-    assert!(started.elapsed() < BOUNDED, "{:?}: {nodes:?}", started.elapsed());
-    nodes
-}
-
-fn why(node: &NodeStatus) -> &str {
-    assert_eq!(node.counts, node.why.is_none(), "{node:?}");
-    node.why.as_deref().unwrap_or("it counts")
-}
-
-/// A server that was killed may still accept a connection, and reset it, until its last thread has ended.
-async fn is_refused(client: &Client, index: usize) {
-    eventually("the connection is refused", || async {
-        nodes(client).await[index]
-            .why
-            .as_ref()
-            .is_some_and(|why| why.to_lowercase().contains("connection refused"))
-    })
-    .await;
-}
 
 async fn cluster() -> Arc<EtcdCluster> {
     Arc::new(tokio::task::spawn_blocking(|| EtcdCluster::start(3)).await.unwrap())
@@ -62,7 +35,7 @@ async fn of_three_members_a_frozen_one_and_a_dead_one_are_named() {
     assert_eq!((why(&frozen[leader]), why(&frozen[other])), ("it counts", "it counts"));
     cluster.thaw(one);
     cluster.kill(one);
-    is_refused(&client, one).await;
+    until_refused(&client, one).await;
     let lease = in_time("a grant", client.lease("report", "42").acquire()).await.unwrap();
     lease.release().await.unwrap();
     // Without a majority the last one answers, and says that it has no leader.
@@ -76,24 +49,11 @@ async fn of_three_members_a_frozen_one_and_a_dead_one_are_named() {
     .await;
 }
 
-/// Answers everything with the beginning of another protocol.
-async fn liar() -> u16 {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
-    let port = listener.local_addr().expect("it listens").port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let _ = stream.readable().await;
-            let _ = stream.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    port
-}
-
 #[tokio::test]
 async fn a_host_that_is_no_member_is_named_beside_the_one_that_counts() {
     let cluster = EtcdCluster::start(1);
     let other = EtcdCluster::start(1);
-    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", cluster.ports()[0], liar().await);
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", cluster.ports()[0], server_of_another_protocol().await);
     let client = client(&format!("etcd://{hosts},127.0.0.1:{}", other.ports()[0])).await;
     let found = nodes(&client).await;
     assert_eq!((found.len(), why(&found[0])), (3, "it counts"));
