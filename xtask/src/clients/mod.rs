@@ -35,7 +35,7 @@ fn runner() -> Command {
     command
 }
 
-/// Tells the stories to each driver. They wait more than they work, so all drivers hear them at once.
+/// Runs the stories with each driver. They wait more than they compute, so all drivers run at once.
 fn stories(steps: &mut Steps) -> bool {
     let python = "python clients/python/stories_driver.py";
     let drivers = [

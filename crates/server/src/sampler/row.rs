@@ -143,12 +143,12 @@ impl Row {
     }
 
     pub(super) fn is_stuck(&self, now_us: u64, after_ms: u64) -> bool {
-        self.hopes_since_us().is_some_and(|since| ms_since(now_us, since) >= after_ms)
+        self.counted_wait_since_us().is_some_and(|since| ms_since(now_us, since) >= after_ms)
     }
 
-    /// Since when the oldest claim has waited that is there to get the resource soon. The candidates of an election are there to wait,
-    /// as long as its leader renews (ADR 0092).
-    pub(super) fn hopes_since_us(&self) -> Option<u64> {
+    /// Since when the oldest claim has waited. `None` for an election whose leader renews: its candidates are meant to wait, so their
+    /// waits do not count (ADR 0092).
+    pub(super) fn counted_wait_since_us(&self) -> Option<u64> {
         self.waiting_since_us.filter(|_| !self.is_led())
     }
 

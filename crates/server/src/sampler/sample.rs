@@ -301,7 +301,7 @@ impl Sample {
                 kind.waiting += queue_length;
                 kind.stuck += u64::from(is_stuck);
             }
-            older(&mut wait, row, Row::hopes_since_us);
+            older(&mut wait, row, Row::counted_wait_since_us);
             older(&mut hold, row, |row| row.held_since_us);
         }
         let body = |row: &Row, since: Option<u64>| OldestBody {
@@ -309,7 +309,7 @@ impl Sample {
             key: row.key().to_owned(),
             ms: ms_since(now, since.unwrap_or(now)),
         };
-        totals.oldest_wait = wait.map(|row| body(row, row.hopes_since_us()));
+        totals.oldest_wait = wait.map(|row| body(row, row.counted_wait_since_us()));
         totals.oldest_hold = hold.map(|row| body(row, row.held_since_us));
         totals.deadlocks = self.deadlocks.iter().filter(|one| one.body(scope).is_some()).count() as u64;
         totals.kinds =

@@ -8,16 +8,16 @@ use leasehold::{
     Result, System, TokenKind, Verdict, async_trait,
 };
 
-/// Makes the processes of the demonstration, and its chances.
+/// Makes the clients of the demonstration, and random numbers.
 #[derive(Debug)]
-pub(super) struct Cast {
+pub(super) struct DemoClients {
     backend: Arc<dyn Backend>,
     environment: System,
 }
 
-impl Cast {
-    pub(super) fn new(backend: Arc<dyn Backend>) -> Cast {
-        Cast { backend, environment: System::current() }
+impl DemoClients {
+    pub(super) fn new(backend: Arc<dyn Backend>) -> DemoClients {
+        DemoClients { backend, environment: System::current() }
     }
 
     /// A process of another host.

@@ -5,10 +5,10 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 use leasehold::{Client, LeaseRequest, TokenKind};
 use tokio::task::JoinSet;
 
-use super::cast::Cast;
+use super::clients::DemoClients;
 
 /// What the workers of one kind do. Times are in milliseconds.
-struct Trade {
+struct Workload {
     kind: &'static str,
     ids: RangeInclusive<u64>,
     label: &'static str,
@@ -18,8 +18,8 @@ struct Trade {
     rests: RangeInclusive<u64>,
 }
 
-const TRADES: &[Trade] = &[
-    Trade {
+const WORKLOADS: &[Workload] = &[
+    Workload {
         kind: "report",
         ids: 1041..=1046,
         label: "monthly report",
@@ -28,7 +28,7 @@ const TRADES: &[Trade] = &[
         holds: 3_000..=9_000,
         rests: 1_000..=6_000,
     },
-    Trade {
+    Workload {
         kind: "stock",
         ids: 1..=3,
         label: "stock import",
@@ -37,7 +37,7 @@ const TRADES: &[Trade] = &[
         holds: 4_000..=12_000,
         rests: 2_000..=8_000,
     },
-    Trade {
+    Workload {
         kind: "customer",
         ids: 200..=260,
         label: "address check",
@@ -46,7 +46,7 @@ const TRADES: &[Trade] = &[
         holds: 1_500..=4_000,
         rests: 500..=3_000,
     },
-    Trade {
+    Workload {
         kind: "thumbnail",
         ids: 5_000..=5_400,
         label: "thumbnails",
@@ -65,33 +65,34 @@ const CRASHES_ONE_OF: u64 = 60;
 
 const PERMITS: u32 = 4;
 
-pub(super) fn start(cast: &Arc<Cast>, tasks: &mut JoinSet<()>) {
-    for trade in TRADES {
-        for number in 1..=trade.workers {
-            let client = cast.process(&host(trade.host, number), pid(trade.host, number), trade.label);
-            tasks.spawn(practise(Arc::clone(cast), client, trade));
+pub(super) fn start(clients: &Arc<DemoClients>, tasks: &mut JoinSet<()>) {
+    for workload in WORKLOADS {
+        for number in 1..=workload.workers {
+            let client =
+                clients.process(&host(workload.host, number), pid(workload.host, number), workload.label);
+            tasks.spawn(run_worker(Arc::clone(clients), client, workload));
         }
     }
     for number in 1..=7 {
-        let client = cast.process(&host("gpu", number), pid("gpu", number), "train model");
+        let client = clients.process(&host("gpu", number), pid("gpu", number), "train model");
         let weight = 1 + number / 6; // the last two take two permits
         tasks.spawn(repeat(
-            Arc::clone(cast),
+            Arc::clone(clients),
             move || client.semaphore("gpu", "pool", PERMITS).permits(weight),
             (5_000..=15_000, 2_000..=9_000),
         ));
     }
     for number in 1..=5 {
-        let client = cast.process(&host("search", number), pid("search", number), "query");
+        let client = clients.process(&host("search", number), pid("search", number), "query");
         tasks.spawn(repeat(
-            Arc::clone(cast),
+            Arc::clone(clients),
             move || client.rwlock("index", "products").read(),
             (3_000..=8_000, 1_000..=6_000),
         ));
     }
-    let client = cast.process("search-6", 2306, "rebuild index");
+    let client = clients.process("search-6", 2306, "rebuild index");
     tasks.spawn(repeat(
-        Arc::clone(cast),
+        Arc::clone(clients),
         move || client.rwlock("index", "products").write(),
         (2_000..=4_000, 15_000..=30_000),
     ));
@@ -107,30 +108,32 @@ fn pid(name: &str, number: u32) -> u32 {
     1_000 + seed * 7 % 900 + number * 37
 }
 
-async fn practise(cast: Arc<Cast>, client: Client, trade: &'static Trade) {
+async fn run_worker(clients: Arc<DemoClients>, client: Client, workload: &'static Workload) {
     loop {
-        cast.pause(trade.rests.clone()).await;
-        let id = cast.random(trade.ids.clone()).to_string();
+        clients.pause(workload.rests.clone()).await;
+        let id = clients.random(workload.ids.clone()).to_string();
         // An error is that it took too long, or that the store is busy: the next try may do better.
-        let Ok(lease) = client.lease(trade.kind, &id).ttl(TTL).wait(WAIT).acquire().await else { continue };
-        if cast.random(1..=CRASHES_ONE_OF) == 1 {
+        let Ok(lease) = client.lease(workload.kind, &id).ttl(TTL).wait(WAIT).acquire().await else {
+            continue;
+        };
+        if clients.random(1..=CRASHES_ONE_OF) == 1 {
             // As if the process had ended: nobody renews, and the lease runs out.
             drop(lease.detach());
         } else {
-            cast.work(lease, trade.holds.clone()).await;
+            clients.work(lease, workload.holds.clone()).await;
         }
     }
 }
 
 async fn repeat<T: TokenKind>(
-    cast: Arc<Cast>,
+    clients: Arc<DemoClients>,
     request: impl Fn() -> LeaseRequest<T>,
     (holds, rests): (RangeInclusive<u64>, RangeInclusive<u64>),
 ) {
     loop {
         if let Ok(lease) = request().ttl(TTL).wait(WAIT).acquire().await {
-            cast.work(lease, holds.clone()).await;
+            clients.work(lease, holds.clone()).await;
         }
-        cast.pause(rests.clone()).await;
+        clients.pause(rests.clone()).await;
     }
 }

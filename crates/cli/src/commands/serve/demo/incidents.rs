@@ -5,10 +5,10 @@ use std::{process::Stdio, sync::Arc, time::Duration};
 use leasehold::{Client, FencingToken, Lease, OperatorAction, OperatorCommand, Resource, Result};
 use tokio::{sync::Barrier, task::JoinSet};
 
-use super::cast::{Cast, asked};
+use super::clients::{DemoClients, asked};
 
 /// What there is to see: the resource, and what happens with it.
-pub(super) const SCENES: &[(&str, &str)] = &[
+pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("deploy/production", "stuck: the holder renews and never finishes, and four wait behind it"),
     ("export/customers", "gone: its process has crashed, and the lease lasts on (export/orders, too)"),
     ("account/7001, 7002", "a possible deadlock: two processes, and each waits for what the other holds"),
@@ -22,23 +22,23 @@ pub(super) const RETURNS_AFTER: Duration = Duration::from_secs(120);
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-pub(super) fn start(cast: &Arc<Cast>, tasks: &mut JoinSet<()>) {
-    tasks.spawn(again_and_again(Arc::clone(cast), stuck_line));
-    tasks.spawn(again_and_again(Arc::clone(cast), crash));
-    tasks.spawn(again_and_again(Arc::clone(cast), deadlock));
-    tasks.spawn(again_and_again(Arc::clone(cast), pause));
-    tasks.spawn(again_and_again(Arc::clone(cast), silence));
-    tasks.spawn(again_and_again(Arc::clone(cast), slow_work));
+pub(super) fn start(clients: &Arc<DemoClients>, tasks: &mut JoinSet<()>) {
+    tasks.spawn(again_and_again(Arc::clone(clients), stuck_line));
+    tasks.spawn(again_and_again(Arc::clone(clients), crash));
+    tasks.spawn(again_and_again(Arc::clone(clients), deadlock));
+    tasks.spawn(again_and_again(Arc::clone(clients), pause));
+    tasks.spawn(again_and_again(Arc::clone(clients), silence));
+    tasks.spawn(again_and_again(Arc::clone(clients), slow_work));
 }
 
 async fn again_and_again<F: Future<Output = Result<()>> + Send>(
-    cast: Arc<Cast>,
-    incident: impl Fn(Arc<Cast>) -> F,
+    clients: Arc<DemoClients>,
+    incident: impl Fn(Arc<DemoClients>) -> F,
 ) {
     /// After an error: the store may be busy.
     const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
     loop {
-        match incident(Arc::clone(&cast)).await {
+        match incident(Arc::clone(&clients)).await {
             Ok(()) => tokio::time::sleep(RETURNS_AFTER).await,
             Err(error) => {
                 tracing::debug!(%error, "an incident of the demonstration could not happen");
@@ -49,11 +49,16 @@ async fn again_and_again<F: Future<Output = Result<()>> + Send>(
 }
 
 /// A process that waits without a limit, and then works for a while.
-fn wait_in_line(tasks: &mut JoinSet<()>, cast: &Arc<Cast>, client: &Client, (kind, id): (&str, &str)) {
-    let (cast, request) = (Arc::clone(cast), client.lease(kind, id).wait_forever());
+fn wait_in_line(
+    tasks: &mut JoinSet<()>,
+    clients: &Arc<DemoClients>,
+    client: &Client,
+    (kind, id): (&str, &str),
+) {
+    let (clients, request) = (Arc::clone(clients), client.lease(kind, id).wait_forever());
     tasks.spawn(async move {
         if let Ok(lease) = request.acquire().await {
-            cast.work(lease, 3_000..=6_000).await;
+            clients.work(lease, 3_000..=6_000).await;
         }
     });
 }
@@ -63,9 +68,9 @@ async fn all_done(mut tasks: JoinSet<()>) {
 }
 
 /// A holder that renews and never finishes, also when it is asked to.
-async fn stuck_line(cast: Arc<Cast>) -> Result<()> {
+async fn stuck_line(clients: Arc<DemoClients>) -> Result<()> {
     let name = ("deploy", "production");
-    let holder = cast.process("build-7", 4127, "deploy 2026.11.3");
+    let holder = clients.process("build-7", 4127, "deploy 2026.11.3");
     let lease = holder.lease(name.0, name.1).acquire().await?;
     let mut line = JoinSet::new();
     let waiters = [
@@ -75,8 +80,8 @@ async fn stuck_line(cast: Arc<Cast>) -> Result<()> {
         ("build-1", 2718, "deploy 2026.11.5"),
     ];
     for (host, pid, label) in waiters {
-        wait_in_line(&mut line, &cast, &cast.process(host, pid, label), name);
-        cast.pause(300..=900).await;
+        wait_in_line(&mut line, &clients, &clients.process(host, pid, label), name);
+        clients.pause(300..=900).await;
     }
     lease.ended().await;
     drop(lease);
@@ -85,9 +90,9 @@ async fn stuck_line(cast: Arc<Cast>) -> Result<()> {
 }
 
 /// A process of this host that ends without a release.
-async fn crash(cast: Arc<Cast>) -> Result<()> {
+async fn crash(clients: Arc<DemoClients>) -> Result<()> {
     let Some(pid) = process_that_has_ended().await else { return Ok(()) };
-    let crashed = cast.local_process(pid, "nightly export");
+    let crashed = clients.local_process(pid, "nightly export");
     let names = [("export", "customers"), ("export", "orders")];
     let mut left = Vec::new();
     for (kind, id) in names {
@@ -96,8 +101,8 @@ async fn crash(cast: Arc<Cast>) -> Result<()> {
     }
     let mut line = JoinSet::new();
     for (host, pid, label) in [("export-2", 611, "export for tax"), ("export-3", 587, "export for search")] {
-        wait_in_line(&mut line, &cast, &cast.process(host, pid, label), names[0]);
-        cast.pause(300..=900).await;
+        wait_in_line(&mut line, &clients, &clients.process(host, pid, label), names[0]);
+        clients.pause(300..=900).await;
     }
     for (name, token) in names.into_iter().zip(left) {
         until_ended(&crashed, name, token).await;
@@ -135,21 +140,21 @@ async fn until_ended(client: &Client, (kind, id): (&str, &str), token: FencingTo
 }
 
 /// Two processes that each hold an account and wait for the other one.
-async fn deadlock(cast: Arc<Cast>) -> Result<()> {
+async fn deadlock(clients: Arc<DemoClients>) -> Result<()> {
     let both_hold = Arc::new(Barrier::new(2));
     let mut tasks = JoinSet::new();
     for (host, pid, first, second) in
         [("billing-1", 1203, "7001", "7002"), ("billing-2", 1187, "7002", "7001")]
     {
-        let client = cast.process(host, pid, &format!("transfer {first} to {second}"));
-        let (cast, both_hold) = (Arc::clone(&cast), Arc::clone(&both_hold));
+        let client = clients.process(host, pid, &format!("transfer {first} to {second}"));
+        let (clients, both_hold) = (Arc::clone(&clients), Arc::clone(&both_hold));
         let second = client.lease("account", second).wait_forever();
         let first = client.lease("account", first).wait_forever();
         tasks.spawn(async move {
             let held = first.acquire().await;
             both_hold.wait().await;
             if let Ok(held) = held {
-                transfer(&cast, held, async || second.acquire().await).await;
+                transfer(&clients, held, async || second.acquire().await).await;
             }
         });
     }
@@ -158,44 +163,45 @@ async fn deadlock(cast: Arc<Cast>) -> Result<()> {
 }
 
 /// Waits for the second account while it holds the first one. If the first one is lost, it gives up.
-async fn transfer(cast: &Cast, held: Lease, acquire: impl AsyncFnOnce() -> Result<Lease>) {
+async fn transfer(clients: &DemoClients, held: Lease, acquire: impl AsyncFnOnce() -> Result<Lease>) {
     if let Ok(Ok(second)) = held.hold(acquire()).await {
-        cast.work(second, 2_000..=3_000).await;
+        clients.work(second, 2_000..=3_000).await;
     }
     drop(held.release().await);
 }
 
 /// An operator pauses a resource, while a claim waits for it.
-async fn pause(cast: Arc<Cast>) -> Result<()> {
+async fn pause(clients: Arc<DemoClients>) -> Result<()> {
     let name = ("import", "partner-feed");
-    let operator = cast.process("laptop-mira", 90233, "");
+    let operator = clients.process("laptop-mira", 90233, "");
     let action = OperatorAction::Pause { lasting: 4 * HOUR };
     let why = "the partner sends every order twice: paused until they have repaired it";
     operator.order(&OperatorCommand::new(Resource::new(name.0, name.1)?, action, "mira", why)).await?;
-    let waiter = cast.process("import-5", 2950, "partner feed").lease(name.0, name.1).wait_forever();
-    cast.work(waiter.acquire().await?, 3_000..=6_000).await;
+    let waiter = clients.process("import-5", 2950, "partner feed").lease(name.0, name.1).wait_forever();
+    clients.work(waiter.acquire().await?, 3_000..=6_000).await;
     Ok(())
 }
 
 /// A holder that stops renewing, and a claim that takes over when the lease has run out.
-async fn silence(cast: Arc<Cast>) -> Result<()> {
+async fn silence(clients: Arc<DemoClients>) -> Result<()> {
     const TTL: Duration = Duration::from_secs(60);
     let name = ("import", "prices");
-    let lease = cast.process("import-6", 3101, "price feed").lease(name.0, name.1).ttl(TTL).acquire().await?;
-    cast.pause(5_000..=10_000).await;
+    let lease =
+        clients.process("import-6", 3101, "price feed").lease(name.0, name.1).ttl(TTL).acquire().await?;
+    clients.pause(5_000..=10_000).await;
     drop(lease.detach());
-    let next = cast.process("import-7", 3164, "price feed").lease(name.0, name.1).wait_forever();
-    cast.work(next.acquire().await?, 5_000..=9_000).await;
+    let next = clients.process("import-7", 3164, "price feed").lease(name.0, name.1).wait_forever();
+    clients.work(next.acquire().await?, 5_000..=9_000).await;
     Ok(())
 }
 
 /// A holder that needs far longer than others of its kind. It finishes when it is asked to.
-async fn slow_work(cast: Arc<Cast>) -> Result<()> {
-    let slow = cast.process("web-9", 1377, "merge duplicates");
+async fn slow_work(clients: Arc<DemoClients>) -> Result<()> {
+    let slow = clients.process("web-9", 1377, "merge duplicates");
     let lease = slow.lease("customer", "118").acquire().await?;
     tokio::select! {
         _ = lease.ended() => {}
-        () = asked(&lease) => cast.pause(1_000..=3_000).await,
+        () = asked(&lease) => clients.pause(1_000..=3_000).await,
     }
     drop(lease.release().await);
     Ok(())

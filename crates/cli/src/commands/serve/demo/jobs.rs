@@ -6,10 +6,10 @@ use leasehold::{Client, Clock as _, Result, SystemClock};
 use leasehold_patterns::schedule::{Cron, Schedule, TickOutcome, TickTime};
 use tokio::task::JoinSet;
 
-use super::cast::Cast;
+use super::clients::DemoClients;
 
 /// What there is to see.
-pub(super) const SCENES: &[(&str, &str)] = &[
+pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("scheduler/eu", "an election: one leader, and two candidates"),
     ("jobs", "schedules: rates runs each minute, backup has failed, newsletter is late"),
 ];
@@ -17,13 +17,13 @@ pub(super) const SCENES: &[(&str, &str)] = &[
 /// How long one leader leads, in seconds.
 const LEADS: (u64, u64) = (240, 420);
 
-pub(super) fn start(cast: &Arc<Cast>, tasks: &mut JoinSet<()>) {
+pub(super) fn start(clients: &Arc<DemoClients>, tasks: &mut JoinSet<()>) {
     for number in 1..=3 {
-        let client = cast.process(&format!("sched-{number}"), 700 + number, "scheduler");
-        tasks.spawn(stand(Arc::clone(cast), client, format!("http://sched-{number}:8080")));
+        let client = clients.process(&format!("sched-{number}"), 700 + number, "scheduler");
+        tasks.spawn(stand(Arc::clone(clients), client, format!("http://sched-{number}:8080")));
     }
-    tasks.spawn(rates(Arc::clone(cast)));
-    let client = cast.process("batch-1", 519, "cron");
+    tasks.spawn(rates(Arc::clone(clients)));
+    let client = clients.process("batch-1", 519, "cron");
     tasks.spawn(async move {
         if let Err(error) = past_ticks(&client).await {
             tracing::debug!(%error, "the schedules of the demonstration have no past");
@@ -32,17 +32,17 @@ pub(super) fn start(cast: &Arc<Cast>, tasks: &mut JoinSet<()>) {
 }
 
 /// Stands for election for ever.
-async fn stand(cast: Arc<Cast>, client: Client, address: String) {
+async fn stand(clients: Arc<DemoClients>, client: Client, address: String) {
     let election = client.election("scheduler", "eu").ttl(Duration::from_secs(20));
     loop {
         let led = election.lead(&address, async |_| {
-            tokio::time::sleep(Duration::from_secs(cast.random(LEADS.0..=LEADS.1))).await;
+            tokio::time::sleep(Duration::from_secs(clients.random(LEADS.0..=LEADS.1))).await;
         });
         if let Err(error) = led.await {
             tracing::debug!(%error, "a candidate of the demonstration does not stand any more");
             return;
         }
-        cast.pause(1_000..=3_000).await;
+        clients.pause(1_000..=3_000).await;
     }
 }
 
@@ -78,13 +78,13 @@ async fn past_ticks(client: &Client) -> Result<()> {
 }
 
 /// A job that runs each minute, and fails now and then.
-async fn rates(cast: Arc<Cast>) {
+async fn rates(clients: Arc<DemoClients>) {
     const FAILS_ONE_OF: u64 = 5;
-    let client = cast.process("batch-2", 548, "cron");
+    let client = clients.process("batch-2", 548, "cron");
     let Ok(schedule) = Schedule::parse("* * * * *") else { return };
     let work = async |_| {
-        cast.pause(8_000..=15_000).await;
-        match cast.random(1..=FAILS_ONE_OF) {
+        clients.pause(8_000..=15_000).await;
+        match clients.random(1..=FAILS_ONE_OF) {
             1 => Err("the exchange did not reply"),
             _ => Ok(()),
         }

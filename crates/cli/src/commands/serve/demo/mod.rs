@@ -3,13 +3,13 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `folder` | the temporary folder of the store |
-//! | `cast` | clients that look like processes of several hosts |
+//! | `clients` | clients that look like processes of several hosts |
 //! | `everyday` | workers that acquire, hold and release, of several kinds |
 //! | `incidents` | what goes wrong, again and again: a stuck line, a crash, a deadlock and others |
 //! | `jobs` | an election, and schedules |
 //! | `operators` | people who give orders, for the audit trail |
 
-mod cast;
+mod clients;
 mod everyday;
 mod folder;
 mod incidents;
@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use leasehold::Backend;
 use tokio::task::JoinSet;
 
-use self::{cast::Cast, folder::DemoFolder};
+use self::{clients::DemoClients, folder::DemoFolder};
 use crate::{exit::Failure, output::Output, text};
 
 /// In the demonstration a claim is stuck soon: nobody wants to wait a minute before there is something to see.
@@ -47,17 +47,17 @@ impl Demo {
 
     /// Brings the store to life.
     pub(super) fn start(&mut self, backend: Arc<dyn Backend>) {
-        let cast = Arc::new(Cast::new(backend));
-        everyday::start(&cast, &mut self.tasks);
-        incidents::start(&cast, &mut self.tasks);
-        jobs::start(&cast, &mut self.tasks);
-        operators::start(&cast, &mut self.tasks);
+        let clients = Arc::new(DemoClients::new(backend));
+        everyday::start(&clients, &mut self.tasks);
+        incidents::start(&clients, &mut self.tasks);
+        jobs::start(&clients, &mut self.tasks);
+        operators::start(&clients, &mut self.tasks);
     }
 
     /// Says what there is to see, and where.
     pub(super) fn introduce(&self, output: Output, dashboard: &str, has_tokens: bool) {
         output.note(&format!("a demonstration of the dashboard: open {dashboard}"));
-        for (resource, what) in incidents::SCENES.iter().chain(jobs::SCENES) {
+        for (resource, what) in incidents::DESCRIPTIONS.iter().chain(jobs::DESCRIPTIONS) {
             output.note(&format!("  {resource:<20} {what}"));
         }
         let url = self.store_url();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leasehold::{Client, Eviction, OperatorAction, OperatorCommand, Result};
 use tokio::task::JoinSet;
 
-use super::cast::Cast;
+use super::clients::DemoClients;
 
 /// What they do: to whom, why, and what.
 const ORDERS: &[(&str, &str, &str, OperatorAction)] = &[
@@ -29,30 +29,30 @@ const ORDERS: &[(&str, &str, &str, OperatorAction)] = &[
     ),
 ];
 
-pub(super) fn start(cast: &Arc<Cast>, tasks: &mut JoinSet<()>) {
-    tasks.spawn(give_orders(Arc::clone(cast)));
+pub(super) fn start(clients: &Arc<DemoClients>, tasks: &mut JoinSet<()>) {
+    tasks.spawn(give_orders(Arc::clone(clients)));
 }
 
 /// One of each soon, so that there is something to see; then one every few minutes.
-async fn give_orders(cast: Arc<Cast>) {
-    let client = cast.process("laptop-mira", 90233, "");
+async fn give_orders(clients: Arc<DemoClients>) {
+    let client = clients.process("laptop-mira", 90233, "");
     for order in ORDERS {
-        cast.pause(1_500..=3_000).await;
-        give(&cast, &client, order).await;
+        clients.pause(1_500..=3_000).await;
+        give(&clients, &client, order).await;
     }
     loop {
-        cast.pause(60_000..=240_000).await;
-        if let Some(order) = cast.one_of(ORDERS) {
-            give(&cast, &client, order).await;
+        clients.pause(60_000..=240_000).await;
+        if let Some(order) = clients.one_of(ORDERS) {
+            give(&clients, &client, order).await;
         }
     }
 }
 
-async fn give(cast: &Cast, client: &Client, order: &(&str, &str, &str, OperatorAction)) {
+async fn give(clients: &DemoClients, client: &Client, order: &(&str, &str, &str, OperatorAction)) {
     loop {
-        match order_one(cast, client, order).await {
+        match order_one(clients, client, order).await {
             // Nobody holds anything of this kind just now.
-            Ok(false) => cast.pause(500..=1_000).await,
+            Ok(false) => clients.pause(500..=1_000).await,
             Ok(true) => return,
             Err(error) => {
                 tracing::debug!(%error, "an order of the demonstration was not carried out");
@@ -64,13 +64,13 @@ async fn give(cast: &Cast, client: &Client, order: &(&str, &str, &str, OperatorA
 
 /// Gives the order to one holder. False if there is none.
 async fn order_one(
-    cast: &Cast,
+    clients: &DemoClients,
     client: &Client,
     (by, prefix, why, action): &(&str, &str, &str, OperatorAction),
 ) -> Result<bool> {
     let mut held = client.list(prefix).await?;
     held.retain(|seen| seen.holders.iter().any(|holder| !holder.kept));
-    let Some(seen) = cast.one_of(&held) else { return Ok(false) };
+    let Some(seen) = clients.one_of(&held) else { return Ok(false) };
     let Some(holder) = seen.holders.first() else { return Ok(false) };
     let command = OperatorCommand::new(seen.resource.clone(), *action, by, why);
     client.order(&command.for_token(holder.token)).await?;
