@@ -239,7 +239,7 @@ pub struct StoreSummary {
     pub state: StoreState,
     /// The same for people: `redis, healthy`.
     pub sentence: String,
-    /// How many of its servers it needs. `None` if none of them has a vote, or nothing is known yet.
+    /// How many of its servers it needs: of a Redlock set, which names all of them. `None` while nothing is known.
     pub quorum: Option<QuorumBody>,
 }
 

@@ -22,7 +22,7 @@ pub struct StoreReply {
     pub calls: Vec<CallsBody>,
     /// Its servers. `None` if it has none, or does not tell.
     pub nodes: Option<Vec<NodeBody>>,
-    /// How many of its servers it needs. `None` if none of them has a vote.
+    /// How many of its servers it needs: of a Redlock set, which names all of them.
     pub quorum: Option<QuorumBody>,
     /// What is wrong or worth knowing, the worst first.
     pub findings: Vec<FindingBody>,

@@ -141,12 +141,6 @@ fn of_quorum(facts: &Facts<'_>) -> Vec<FindingBody> {
             format!("{counted} Nothing is granted or renewed: leases run out."),
             "Bring back servers until a majority counts.",
         ),
-        0 if quorum.nodes == 1 => finding(
-            Severity::Info,
-            "The store has a single server",
-            "When it fails, nothing is granted or renewed until it is back.",
-            "Three servers survive the loss of one.",
-        ),
         0 => finding(
             Severity::Warning,
             "No server may fail any more",
