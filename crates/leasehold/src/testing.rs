@@ -96,6 +96,13 @@ impl ManualTime {
         let mut state = self.state();
         state.wall = state.wall.after(by);
     }
+
+    /// Moves only the calendar clock back, as when it is set.
+    pub fn step_wall_back(&self, by: Duration) {
+        let mut state = self.state();
+        let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        state.wall = WallTime::from_micros(state.wall.as_micros().saturating_sub(by));
+    }
 }
 
 /// How often to yield until no task is ready any more: one task wakes the next, in chains of at most about this length.

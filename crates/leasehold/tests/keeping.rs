@@ -122,6 +122,18 @@ async fn a_freeze_that_only_the_calendar_clock_shows_ends_the_lease() {
 }
 
 #[tokio::test]
+async fn a_freeze_is_noticed_after_the_calendar_clock_was_set_back() {
+    let bed = TestBed::new();
+    bed.time.step_wall(seconds(3600)); // the clock is an hour fast
+    let lease = bed.client().lease("report", "42").acquire().await.unwrap();
+    bed.time.step_wall_back(seconds(3600));
+    bed.advance(seconds(20)).await;
+    lease.check().unwrap();
+    bed.time.step_wall(seconds(31)); // a frozen virtual machine: only the calendar clock has moved
+    assert_eq!(lease.check().unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test]
 async fn an_evicted_lease_is_lost_at_its_next_renewal() {
     let bed = TestBed::new();
     let (client, operator) = (bed.client(), bed.client());

@@ -13,7 +13,10 @@
 //! ```
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -75,22 +78,30 @@ impl LeaseTimes {
     }
 }
 
-/// The copy of a lease's times that `check` and `state` read without a lock. No time in it ever moves back.
+/// The copy of a lease's times that `check` and `state` read without a lock. `deadline` and `stop_at` never move back.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedTimes {
     deadline: AtomicU64,
     stop_at: AtomicU64,
-    /// `stop_at` by the calendar clock, in microseconds.
+    /// `stop_at` by the calendar clock, in microseconds. It moves back when that clock is set back: otherwise a freeze of
+    /// the machine after that would go unnoticed.
     wall_stop_at: AtomicU64,
+    /// When the newest of the requests was sent whose replies were published.
+    newest_sent: Mutex<Timestamp>,
 }
 
 impl PublishedTimes {
     /// Publishes the times that follow from a reply to a request that was sent at `sent`.
     pub(crate) fn publish(&self, times: LeaseTimes, sent: SendTime) {
-        let wall_stop = sent.wall.after(sent.at.until(times.stop_at));
+        let mut newest_sent = self.newest_sent.lock().unwrap_or_else(PoisonError::into_inner);
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
-        self.wall_stop_at.fetch_max(wall_stop.as_micros(), Ordering::AcqRel);
-        self.stop_at.fetch_max(times.stop_at.as_nanos(), Ordering::AcqRel);
+        let stop_at = times.stop_at.max(self.stop_at());
+        if sent.at >= *newest_sent {
+            *newest_sent = sent.at;
+            // Before `stop_at`: who reads the new `stop_at` must not compare with the old calendar time.
+            self.wall_stop_at.store(sent.wall.after(sent.at.until(stop_at)).as_micros(), Ordering::Release);
+        }
+        self.stop_at.store(stop_at.as_nanos(), Ordering::Release);
     }
 
     pub(crate) fn deadline(&self) -> Timestamp {
