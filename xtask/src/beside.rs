@@ -5,7 +5,7 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::{cargo, root, steps::Steps, target_dir};
+use crate::{cargo, python::succeed, root, steps::Steps, target_dir};
 
 /// The folders in `tests/beside` that are only resolved: compiling them would take minutes and show nothing more.
 const RESOLVED: &[&str] = &["sea-orm-1"];
@@ -34,8 +34,5 @@ fn folder(name: &str) -> PathBuf {
 fn resolve(name: &str) -> Result<(), String> {
     let lock = folder(name).join("Cargo.lock");
     fs::copy(root().join("Cargo.lock"), &lock).map_err(|error| format!("{}: {error}", lock.display()))?;
-    let mut command = cargo(["update", "--workspace", "--quiet"]);
-    let output = command.current_dir(folder(name)).output();
-    let output = output.map_err(|error| format!("cannot run {command:?}: {error}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    succeed(cargo(["update", "--workspace", "--quiet"]).current_dir(folder(name))).map(drop)
 }

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use crate::{cargo, packages, root, steps::Steps, target_dir, test::FEATURES};
+use crate::{cargo, packages, python::succeed, root, steps::Steps, target_dir, test::FEATURES};
 
 /// Where Debian's package puts the browser.
 const CHROMIUM: &str = "/usr/bin/chromium";
@@ -52,10 +52,8 @@ fn types(project: &Path) -> Command {
 }
 
 fn playwright(words: &[&str]) -> Command {
-    // Playwright bounds each test; this is for a browser that hangs.
-    let mut command = Command::new("timeout");
-    command.arg("1200").arg(folder().join("node_modules/.bin/playwright")).args(words);
-    command.current_dir(folder()).env("LEASEHOLD_CHROMIUM", CHROMIUM);
+    let mut command = Command::new(folder().join("node_modules/.bin/playwright"));
+    command.args(words).current_dir(folder()).env("LEASEHOLD_CHROMIUM", CHROMIUM);
     command.env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
     // Colours would be in the log file.
     command.env_remove("FORCE_COLOR").env("NO_COLOR", "1");
@@ -75,10 +73,7 @@ fn install() -> Result<(), String> {
     }
     let mut npm = Command::new("npm");
     npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]).current_dir(&to);
-    let output = npm.output().map_err(|error| format!("cannot run npm: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("npm ci: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)));
-    }
+    succeed(&mut npm)?;
     fs::write(&installed, wanted).map_err(|error| format!("{}: {error}", installed.display()))
 }
 

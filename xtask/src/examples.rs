@@ -1,8 +1,11 @@
 //! Runs every program in `examples/`: each must be built, succeed, and end within 20 seconds.
 
-use std::{fs, process::Command};
+use std::{fs, process::Command, time::Duration};
 
 use crate::{cargo, root, steps::Steps, target_dir, test::FEATURES};
+
+/// An example that takes longer is a failure.
+const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) fn run_all(steps: &mut Steps) -> bool {
     let names = match names() {
@@ -19,10 +22,8 @@ pub(crate) fn run_all(steps: &mut Steps) -> bool {
     }
     let programs = target_dir().join("debug").join("examples");
     let run = |name: &String| {
-        // An example that hangs is a failure.
-        let mut command = Command::new("timeout");
-        command.arg("20").arg(programs.join(name)).current_dir(root());
-        steps.command(&format!("example {name}"), &mut command)
+        let mut command = Command::new(programs.join(name));
+        steps.command_within(LIMIT, &format!("example {name}"), command.current_dir(root()))
     };
     let passed: Vec<bool> = names.iter().map(run).collect(); // run all of them, even after a failure
     passed.into_iter().all(|passed| passed)

@@ -13,6 +13,7 @@ mod links;
 mod openapi;
 mod output;
 mod packages;
+mod process_group;
 mod publishing;
 mod python;
 mod rebuild;

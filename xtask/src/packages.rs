@@ -2,6 +2,7 @@
 
 use std::{
     io::IsTerminal,
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -19,6 +20,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("fonts-dejavu-core", "the letters in the pictures of the dashboard"),
     ("e2fsprogs", "makes the file system on which the SQLite tests simulate a power cut"),
     ("mount", "mounts that file system, as root"),
+    ("procps", "kill and pgrep, with which the tests stop and find processes"),
     ("etcd-client", "etcdctl, which contends for the same locks in the etcd tests"),
     ("etcd-server", "the servers of the etcd tests"),
     ("mariadb-server", "the servers of the tests of the fence in MariaDB"),
@@ -38,13 +40,26 @@ const TO_TEST: &[(&str, &str)] = &[
     ("redis-server", "the servers of the Redis tests"),
 ];
 
-/// Debian packages with the toolchains of other languages, the program that each one brings, and why. They may come from elsewhere.
+/// Debian packages with the toolchains of other languages, the program that each one brings, and why. They may come from elsewhere:
+/// see [`OLDEST`].
 const LANGUAGES: &[(&str, &str, &str)] = &[
     ("default-jdk-headless", "javac", "builds and tests the Java client"),
     ("golang-go", "go", "builds and tests the Go client"),
     ("maven", "mvn", "builds the Java client, and downloads what its tests need"),
     ("nodejs", "node", "runs the tests of the dashboard, the TypeScript client, and pyright"),
     ("npm", "npm", "downloads the libraries of those tests"),
+];
+
+/// The oldest version of each program that the tests are known to pass with: the one of Debian 12. With it, the argument that prints the
+/// version.
+const OLDEST: &[(&str, &str, [u32; 2])] = &[
+    ("go", "version", [1, 19]),
+    ("java", "--version", [17, 0]),
+    ("javac", "--version", [17, 0]),
+    ("mvn", "--version", [3, 8]),
+    ("node", "--version", [18, 0]),
+    ("npm", "--version", [9, 0]),
+    ("python3", "--version", [3, 11]),
 ];
 
 /// Debian packages that only `cargo xtask bench peers` and `bench clients` need, the program that each one brings, and why.
@@ -63,7 +78,10 @@ const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 /// Installs everything that the tests need.
 pub(crate) fn install() -> Result<(), String> {
     components()?;
-    install_missing(&[TO_BUILD, TO_TEST, &without_program(LANGUAGES)].concat())
+    install_missing(&[TO_BUILD, TO_TEST, &without_program(LANGUAGES)].concat())?;
+    let too_old: Vec<String> =
+        OLDEST.iter().filter_map(|(name, arg, oldest)| too_old(name, arg, *oldest)).collect();
+    if too_old.is_empty() { Ok(()) } else { Err(too_old.join("\n")) }
 }
 
 /// Installs everything that a build of all backends needs.
@@ -102,8 +120,47 @@ fn without_program<'a>(packages: &[(&'a str, &str, &'a str)]) -> Vec<(&'a str, &
 }
 
 fn is_on_path(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// The program that PATH leads to.
+fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Why this program cannot be used, if it is there and is too old.
+fn too_old(program: &str, argument: &str, oldest: [u32; 2]) -> Option<String> {
+    let path = find(program)?;
+    let output = Command::new(&path).arg(argument).stdin(Stdio::null()).output();
+    let printed = output.map_err(|error| error.to_string()).map(|output| {
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    });
+    let found = match printed.as_deref().map(version) {
+        Ok(Some(found)) if found >= oldest => return None,
+        Ok(Some([major, minor])) => format!("is version {major}.{minor}"),
+        Ok(None) => format!("does not say its version: {}", printed.unwrap_or_default().trim()),
+        Err(why) => format!("does not run: {why}"),
+    };
+    let [major, minor] = oldest;
+    Some(format!(
+        "{} {found}. The tests need {program} {major}.{minor} or newer, as Debian 12 has it: install it, or put it first in PATH",
+        path.display()
+    ))
+}
+
+/// The first version in what a program prints, as in `v18.20.4`, `go1.19.8` or `javac 17`.
+fn version(text: &str) -> Option<[u32; 2]> {
+    let leading_number = |part: &str| {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..end].parse().ok()
+    };
+    text.split_whitespace().find_map(|word| {
+        let mut parts = word.trim_start_matches(|c: char| c.is_ascii_alphabetic()).split('.');
+        let major = leading_number(parts.next()?)?;
+        // The first version of a JDK has no second number.
+        Some([major, parts.next().and_then(leading_number).unwrap_or(0)])
+    })
 }
 
 /// Installs missing packages. Without the right to do so, says which command does it.
@@ -177,4 +234,36 @@ fn runs(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_found_in_what_a_program_prints() {
+        for (text, expected) in [
+            ("v18.20.8\n", [18, 20]),
+            ("go version go1.19.8 linux/amd64", [1, 19]),
+            ("go version go1.27rc1 linux/amd64", [1, 27]),
+            ("openjdk 17.0.15 2025-04-15\nOpenJDK Runtime Environment", [17, 0]),
+            ("javac 21", [21, 0]),
+            ("\x1b[1mApache Maven 3.8.7\x1b[m\nMaven home: /usr", [3, 8]),
+            ("9.2.0", [9, 2]),
+            ("Python 3.11.2", [3, 11]),
+        ] {
+            assert_eq!(version(text), Some(expected), "{text}");
+        }
+        assert_eq!(version("Unrecognized option: --version"), None);
+    }
+
+    #[test]
+    fn a_program_that_is_too_old_is_refused() {
+        let [major, minor] = version("Python 3.11.2").expect("a version");
+        assert_eq!(too_old("python3", "--version", [3, 0]), None);
+        let why = too_old("python3", "--version", [major + 1, minor]).expect("there is no such Python");
+        assert!(why.contains("/python3 is version 3."), "{why}");
+        assert!(why.contains("need python3 4.11 or newer"), "{why}");
+        assert_eq!(too_old("no-such-program", "--version", [1, 0]), None, "it is installed before");
+    }
 }

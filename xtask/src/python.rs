@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use crate::target_dir;
+use crate::{process_group, target_dir};
 
 /// Makes an environment with exactly these versions in this folder of `target`, unless it is there already. Returns where its
 /// programs are.
@@ -33,7 +33,8 @@ pub(crate) fn environment(name: &str, requirements: &Path) -> Result<PathBuf, St
 /// # Errors
 /// If it fails: all its output.
 pub(crate) fn succeed(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    let output =
+        process_group::output(command).map_err(|error| format!("cannot run {command:?}: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -9,16 +9,21 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use crate::{
     cargo,
+    process_group::{self, Guard},
     python::{environment, succeed},
     root,
     steps::Steps,
     target_dir,
     test::FEATURES,
 };
+
+/// The tool bounds its own time; this is for one that hangs.
+const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(steps: &mut Steps) -> bool {
     let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES, "--bin", "leasehold"]);
@@ -41,6 +46,8 @@ fn install() -> Result<(), String> {
 struct Server {
     process: Child,
     url: String,
+    /// Ends the server also if this program is stopped.
+    _guard: Guard,
 }
 
 impl Drop for Server {
@@ -61,10 +68,11 @@ impl Server {
         if let Some(file) = tokens {
             command.arg("--tokens").arg(file);
         }
-        let mut process = command.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let (mut process, guard) =
+            process_group::spawn(&mut command).map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let mut line = String::new();
         let read = process.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut line));
-        let mut server = Server { process, url: String::new() };
+        let mut server = Server { process, url: String::new(), _guard: guard };
         // {"level":"database","listening":"http://127.0.0.1:34567","store":"sqlite:…"}
         let url = line.split("\"listening\":\"").nth(1).and_then(|rest| rest.split('"').next());
         server.url = url.ok_or_else(|| format!("the server did not start: {read:?} {line}"))?.to_owned();
@@ -83,9 +91,7 @@ fn attack(steps: &mut Steps, name: &str, with_token: bool) -> bool {
         Err(why) => return steps.check(name, || Err(why)),
     };
     let settings = root().join("xtask/schemathesis");
-    // The tool bounds its own time; this is for one that hangs.
-    let mut command = Command::new("timeout");
-    command.arg("300").arg(folder().join("venv/bin/schemathesis"));
+    let mut command = Command::new(folder().join("venv/bin/schemathesis"));
     command.arg("--config-file").arg(settings.join("schemathesis.toml"));
     command.args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url]);
     // A stream that does not end: the server's own tests read it.
@@ -96,7 +102,7 @@ fn attack(steps: &mut Steps, name: &str, with_token: bool) -> bool {
         // Without tokens there is nothing to ignore.
         None => command.args(["--exclude-checks", "ignored_auth"]),
     };
-    steps.command(name, &mut command)
+    steps.command_within(LIMIT, name, &mut command)
 }
 
 /// A server on a new store, and a token for it.

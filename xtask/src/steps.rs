@@ -2,17 +2,26 @@
 //!
 //! The output of a step goes to a log file, and is shown only if the step fails: a page of results is easier to read than
 //! thousands of lines.
+//!
+//! A step that takes too long fails, with all its processes ended: `process_group.rs`.
 
 use std::{
     fs::{self, File},
     io::{IsTerminal, Read, Write},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Stdio, exit},
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::output::{self, Count};
+use crate::{
+    output::{self, Count},
+    process_group::{self, Guard},
+};
+
+/// The longest that a step may take: several times as long as any takes on two processors.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// Runs steps and keeps their results.
 pub(crate) struct Steps {
@@ -32,7 +41,7 @@ struct FinishedStep {
 
 /// A command that was started.
 struct Running {
-    child: Child,
+    process: (Child, Guard),
     /// Its output.
     path: PathBuf,
     seen: File,
@@ -62,16 +71,26 @@ impl Steps {
 
     /// Runs a command as a step.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
+        self.command_within(LIMIT, name, command)
+    }
+
+    /// Runs a command as a step that fails if it takes longer than this.
+    pub(crate) fn command_within(&mut self, limit: Duration, name: &str, command: &mut Command) -> bool {
         let started = self.begin(name);
-        let outcome =
-            if self.verbose { stream(command).map_err(Failure::from) } else { self.capture(name, command) };
+        let outcome = if self.verbose {
+            stream(command, limit).map_err(Failure::from)
+        } else {
+            self.start(name, command).and_then(|running| self.finish(name, command, running, limit))
+        };
         self.end(name, started, outcome)
     }
 
     /// Runs a function as a step.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<(), String>) -> bool {
         let started = self.begin(name);
+        let watch = exit_after_limit(name);
         let outcome = check();
+        drop(watch);
         self.end(name, started, outcome.map_err(Failure::from))
     }
 
@@ -120,15 +139,10 @@ impl Steps {
         let mut all_passed = true;
         for (name, command, running) in running {
             self.begin(&name);
-            let outcome = running.and_then(|running| self.finish(&name, &command, running));
+            let outcome = running.and_then(|running| self.finish(&name, &command, running, LIMIT));
             all_passed &= self.end(&name, started, outcome);
         }
         all_passed
-    }
-
-    fn capture(&self, name: &str, command: &mut Command) -> Result<(), Failure> {
-        let running = self.start(name, command)?;
-        self.finish(name, command, running)
     }
 
     fn start(&self, name: &str, command: &mut Command) -> Result<Running, Failure> {
@@ -142,36 +156,43 @@ impl Steps {
             command.env("CARGO_TERM_COLOR", "always");
         }
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        let child = command.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
-        Ok(Running { child, path, seen, started: Instant::now() })
+        let process =
+            process_group::spawn(command).map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        Ok(Running { process, path, seen, started: Instant::now() })
     }
 
     /// Waits for the end of a command.
-    fn finish(&self, name: &str, command: &Command, running: Running) -> Result<(), Failure> {
-        let Running { mut child, path, mut seen, started } = running;
-        let cannot = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+    fn finish(
+        &self,
+        name: &str,
+        command: &Command,
+        running: Running,
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        let Running { process, path, mut seen, started } = running;
         let mut text = Vec::new();
-        let status = loop {
-            if let Some(status) = child.try_wait().map_err(cannot)? {
-                break status;
-            }
+        let show_progress = || {
             if self.terminal {
                 drop(seen.read_to_end(&mut text));
                 let line = output::last_line(&text);
                 say(&format!("\r\x1b[K  … {name:<28} {:>5} s  {line}", started.elapsed().as_secs()));
             }
-            thread::sleep(Duration::from_millis(100));
         };
+        let remaining = limit.saturating_sub(started.elapsed());
+        let status = process_group::wait(process, remaining, show_progress)
+            .map_err(|error| format!("cannot wait for {command:?}: {error}"))?;
         drop(seen.read_to_end(&mut text));
         let text = String::from_utf8_lossy(&text);
         if let Some(count) = Count::of(&text) {
             say(&format!("{}\r{count}\n", if self.terminal { "\x1b[K" } else { "" }));
         }
-        if status.success() {
-            return Ok(());
-        }
+        let ended = match status {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => status.to_string(),
+            None => too_long(name, limit),
+        };
         let excerpt = output::excerpt(&text);
-        let why = format!("{excerpt}\n\n{command:?}\n{status}; the whole output is in {}", path.display());
+        let why = format!("{excerpt}\n\n{command:?}\n{ended}; the whole output is in {}", path.display());
         Err(Failure { why, tests: output::failed_tests(&text) })
     }
 
@@ -200,9 +221,34 @@ impl Steps {
     }
 }
 
-fn stream(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("cannot run {command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}\n{status}")) }
+/// Runs a command that shows its output itself.
+fn stream(command: &mut Command, limit: Duration) -> Result<(), String> {
+    let status = process_group::spawn(command.stdin(Stdio::null()))
+        .and_then(|process| process_group::wait(process, limit, || ()))
+        .map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(format!("{command:?}\n{status}")),
+        None => Err(too_long(&format!("{command:?}"), limit)),
+    }
+}
+
+/// Ends this program if what is returned lives longer than a step may take: a function cannot be stopped. What the function has started
+/// ends with the program.
+fn exit_after_limit(name: &str) -> mpsc::Sender<()> {
+    let (watch, dropped) = mpsc::channel();
+    let name = name.to_owned();
+    thread::spawn(move || {
+        if dropped.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{}", too_long(&name, LIMIT));
+            exit(1);
+        }
+    });
+    watch
+}
+
+fn too_long(what: &str, limit: Duration) -> String {
+    format!("{what} took longer than {limit:?}, and was ended")
 }
 
 fn say(text: &str) {

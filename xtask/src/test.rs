@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
+use std::time::Duration;
+
 use crate::{
     api, beside, build, cargo, clients, dashboard, disk, examples, links, packages, publishing, schemathesis,
     steps::Steps,
@@ -9,6 +11,9 @@ use crate::{
 const SEEDS: &str = "300";
 /// How many of those over a quorum, where each run has five servers.
 const QUORUM_SEEDS: &str = "150";
+
+/// The longest that the step `tests` may take, with the build of all tests.
+const TESTS_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// What the program has only on demand, and its tests need.
 pub(crate) const FEATURES: &str = "leasehold-cli/full";
@@ -73,7 +78,8 @@ fn docs(steps: &mut Steps) -> bool {
 }
 
 fn tests(steps: &mut Steps) -> bool {
-    steps.command("tests", &mut cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"]))
+    let mut tests = cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"]);
+    steps.command_within(TESTS_LIMIT, "tests", &mut tests)
 }
 
 fn simulator(steps: &mut Steps) -> bool {
