@@ -209,3 +209,43 @@ fn wrong_arguments_are_refused_with_the_reason() {
     let output = with.env("LEASEHOLD_DATABASE", &url).env("REDISCLI_AUTH", "open sesame").output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "report/42: no token has been seen", "{}", text(&output.stderr));
 }
+
+#[test]
+fn the_printed_scripts_refuse_a_stale_holder() {
+    let (dir, server) = (TestDir::new(), RedisServer::start());
+    let pass = || {
+        let output = dir
+            .leasehold()
+            .args(["run", "report/42", "--", "sh", "-c", "echo $LEASEHOLD_PASS"])
+            .output()
+            .unwrap();
+        text(&output.stdout).trim().to_owned()
+    };
+    let (old, new) = (pass(), pass());
+    let script = |write: &str| {
+        let output = dir.leasehold().args(["fence", "script", write]).output().unwrap();
+        assert!(output.status.success(), "{write}: {}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    let call = |write: &str, pass: &str, key: &str, more: &[&str]| {
+        let [token, owner, resource] = pass.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("a pass: {pass}")
+        };
+        let (script, mark) = (script(write), format!("fence:v1:{{42}}:{resource}"));
+        server.command(&[&["EVAL", &script, "2", &mark, key, token, owner, "60000"], more].concat())
+    };
+    let body = "report:{42}:body";
+    assert!(call("set", &new, body, &["three pages", "0"]).contains("raised"));
+    let stale = call("set", &old, body, &["one page", "0"]);
+    assert!(stale.contains("stale") && stale.contains(new.split(' ').next().unwrap()), "{stale}");
+    for (write, more) in [("hash-set", &["state", "late"][..]), ("delete", &[]), ("enter", &[])] {
+        let stale = call(write, &old, body, more);
+        assert!(stale.contains("stale"), "{write}: {stale}");
+    }
+    assert_eq!(server.command(&["GET", body]), "three pages", "the stale holder changed nothing");
+    assert!(call("hash-set", &new, "report:{42}", &["state", "done", "pages", "3"]).contains("again"));
+    assert_eq!(server.command(&["HGET", "report:{42}", "pages"]), "3");
+    assert!(call("enter", &new, body, &[]).contains("again"));
+    assert!(call("delete", &new, body, &[]).contains("again"));
+    assert_eq!(server.command(&["EXISTS", body]), "0");
+}

@@ -36,6 +36,7 @@ use crate::{
 };
 use error::interpret;
 use script::Script;
+pub use script::text;
 
 /// The name of this downstream in metrics and logs.
 pub const DOWNSTREAM: &str = "redis";

@@ -4,46 +4,60 @@ use std::sync::LazyLock;
 
 use ::redis::{Arg, Cmd};
 
-/// A script, made when it is first used.
+/// A script, whose digest is computed when it is first used.
 #[derive(Debug)]
-pub(super) struct Script(LazyLock<ScriptText>);
-
-#[derive(Debug)]
-struct ScriptText {
-    text: String,
-    digest: String,
+pub(super) struct Script {
+    text: &'static str,
+    digest: LazyLock<String>,
 }
 
-macro_rules! scripts {
-    ($($name:ident: $flags:literal, $($file:literal),+;)+) => {
-        $(pub(super) static $name: Script =
-            Script(LazyLock::new(|| load(concat!("#!lua", $flags, "\n", $(include_str!(concat!("../../scripts/", $file))),+))));)+
+macro_rules! script {
+    ($flags:literal, $($file:literal),+) => {
+        concat!("#!lua", $flags, "\n", $(include_str!(concat!("../../scripts/", $file))),+)
     };
 }
 
-// `allow-oom`: a script that frees memory or only raises a mark must also run when the memory is full.
-scripts! {
-    SET: "", "admit.lua", "set.lua";
-    HASH_SET: "", "admit.lua", "hash_set.lua";
-    DELETE: " flags=allow-oom", "admit.lua", "delete.lua";
-    ENTER: " flags=allow-oom", "admit.lua", "enter.lua";
-    REBASE: "", "rebase.lua";
+macro_rules! scripts {
+    ($($name:ident: $text:expr;)+) => {
+        $(pub(super) static $name: Script =
+            Script { text: $text, digest: LazyLock::new(|| ::redis::Script::new($text).get_hash().to_owned()) };)+
+    };
 }
 
-fn load(text: &str) -> ScriptText {
-    ScriptText { text: text.to_owned(), digest: ::redis::Script::new(text).get_hash().to_owned() }
+scripts! {
+    SET: text::SET;
+    HASH_SET: text::HASH_SET;
+    DELETE: text::DELETE;
+    ENTER: text::ENTER;
+    REBASE: script!("", "rebase.lua");
+}
+
+/// The scripts as text, for programs in other languages. `leasehold fence script` prints them.
+///
+/// Each begins with a comment that lists its keys, its arguments and its replies.
+pub mod text {
+    // `allow-oom`: a script that frees memory or only raises a mark must also run when the memory is full.
+
+    /// Sets a string.
+    pub const SET: &str = script!("", "admit.lua", "set.lua");
+    /// Sets fields of a hash: all of them or none.
+    pub const HASH_SET: &str = script!("", "admit.lua", "hash_set.lua");
+    /// Deletes a key.
+    pub const DELETE: &str = script!(" flags=allow-oom", "admit.lua", "delete.lua");
+    /// Only raises the mark, before the first read of a read-modify-write.
+    pub const ENTER: &str = script!(" flags=allow-oom", "admit.lua", "enter.lua");
 }
 
 impl Script {
     /// The SHA-1 of the script, for `EVALSHA`.
     pub(super) fn digest(&self) -> &str {
-        &self.0.digest
+        &self.digest
     }
 
     /// The same call as `EVAL`, with the text of the script. The server knows the script afterwards.
     pub(super) fn eval_instead(&self, call: &Cmd) -> Cmd {
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(&self.0.text);
+        command.arg("EVAL").arg(self.text);
         // Without `EVALSHA` and the digest.
         for argument in call.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {

@@ -1,10 +1,12 @@
-//! `leasehold fence install | status | remove | rebase | schema`
+//! `leasehold fence install | status | remove | rebase | schema | script`
 
 mod database;
 #[cfg(feature = "redis")]
 mod redis;
 mod report;
 mod schema;
+#[cfg(feature = "redis")]
+mod script;
 
 use std::process::ExitCode;
 
@@ -73,6 +75,12 @@ enum FenceCommand {
         after_help = "Examples:\n  leasehold fence schema | psql -d shop\n  leasehold fence schema mariadb | mariadb -u root\n  leasehold fence schema mariadb --table orders --resource 'order/{id}' | mariadb shop"
     )]
     Schema(SchemaArgs),
+    /// Print a Lua script that fences a write to Redis, for programs in any language
+    #[cfg(feature = "redis")]
+    #[command(
+        after_help = "Examples:\n  leasehold fence script set > fenced_set.lua\n  redis-cli --eval fenced_set.lua 'fence:v1:{42}:report/42' 'report:{42}:body' , 34 '' 2592000000 'three pages' 0\n\nThe script begins with a list of its keys, arguments and replies. docs/fencing.md shows how to call it."
+    )]
+    Script(script::ScriptArgs),
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +133,8 @@ impl Fence {
             | FenceCommand::Remove { database, .. }
             | FenceCommand::Rebase(RebaseArgs { database, .. }) => &database.database,
             FenceCommand::Schema(_) => return None,
+            #[cfg(feature = "redis")]
+            FenceCommand::Script(_) => return None,
         };
         Some(database.as_str())
     }
@@ -158,6 +168,8 @@ impl Fence {
             }
             FenceCommand::Rebase(rebase) => rebase.run(output).await,
             FenceCommand::Schema(schema) => schema.run(),
+            #[cfg(feature = "redis")]
+            FenceCommand::Script(script) => script.run(),
         }
     }
 }
