@@ -47,7 +47,7 @@ test('a command under `leasehold run` is seen, and the next in line after it', a
 test('updates can be paused, and go on', async ({ operator: page, server }) => {
   await isLive(page);
   await page.keyboard.press('p');
-  await expect(page.locator('#pause')).toHaveAttribute('aria-pressed', 'true');
+  await expect(page.locator('#pause')).toHaveAttribute('aria-label', 'Resume live updates');
   await server.hold({ resource: 'report/1' });
   await expect(page.locator('#freshness')).toContainText('paused');
   await expect(page.locator('#sentence')).toContainText('Nothing is held');

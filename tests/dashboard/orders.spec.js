@@ -10,7 +10,7 @@ import { expect, openResource, stuckRow, test } from './lib/test.js';
 /** Confirms the order in the open dialog. @param {Page} page @param {string} reason */
 async function confirm(page, reason) {
   await page.locator('#action-reason').fill(reason);
-  const promise = page.locator('#action-promise');
+  const promise = page.locator('#action-confirmation');
   if (await promise.count()) await promise.check();
   await page.locator('#action-confirm').click();
 }
@@ -132,7 +132,7 @@ test('all holders whose process is gone are evicted at once, after a look at the
   await rows.filter({ hasText: 'export/stock' }).locator('input').uncheck();
   await expect(page.locator('#bulk-confirm')).toBeDisabled();
   await page.locator('#bulk-reason').fill('the host has crashed');
-  await page.locator('#bulk-promise').check();
+  await page.locator('#bulk-confirmation').check();
   await page.locator('#bulk-confirm').click();
   await expect(rows.filter({ hasText: 'evicted' })).toHaveCount(2);
   await page.locator('#bulk-close').click();

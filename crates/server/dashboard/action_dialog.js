@@ -1,7 +1,7 @@
 // The dialog of one order: what it does, to whom, and why. It is built once and not touched by live updates, so nothing moves below a hand.
 
-import { asProblem } from './api.js';
-import { give, KINDS } from './actions.js';
+import { asProblem, Problem } from './api.js';
+import { changeSince, give, KINDS } from './actions.js';
 import { leftNow } from './clock.js';
 import { announce } from './copy.js';
 import { openDialog } from './dialog.js';
@@ -9,9 +9,11 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { fact, holder, holderState, problemBox } from './parts.js';
 import { refreshNow } from './refresh.js';
-import { foreign, visible } from './text.js';
+import { untrusted, visible } from './text.js';
 
 /** @typedef {import('./actions').Order} Order */
+/** @typedef {{why: string, confirmed: boolean, duration?: number, capacity: number}} Form */
+/** `changed`: what is not as the dialog said any more, so it must be confirmed again. @typedef {{busy: boolean, done: string, changed: string, problem: import('./api').Problem | null}} Outcome */
 
 // As the server limits it.
 export const WHY_MAX = 1000;
@@ -19,26 +21,21 @@ export const WHY_MAX = 1000;
 /** @param {Order} order */
 export function openAction(order) {
   const kind = KINDS[order.action];
-  const form = { why: '', promised: !kind.promise, duration: kind.duration?.choices[1][1], capacity: order.capacity ?? 1 };
-  /** @type {{busy: boolean, done: string, problem: import('./api').Problem | null}} */
-  const outcome = { busy: false, done: '', problem: null };
+  /** @type {Form} */
+  const form = { why: '', confirmed: !kind.confirmation, duration: kind.duration?.choices[1][1], capacity: order.capacity ?? 1 };
+  /** @type {Outcome} */
+  const outcome = { busy: false, done: '', changed: '', problem: null };
 
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
-    if (outcome.busy || outcome.done || !isReady(form)) return;
-    Object.assign(outcome, { busy: true, problem: null });
+    if (outcome.busy || isOver(outcome) || !isReady(form)) return;
+    Object.assign(outcome, { busy: true, changed: '', problem: null });
     dialog.draw();
-    try {
-      await give(order, { ...form, why: form.why.trim() });
-      outcome.done = `Done: ${kind.title.toLowerCase()}. It is in the audit trail.`;
-      announce(outcome.done);
-    } catch (error) {
-      outcome.problem = asProblem(error);
-    }
+    if (await isAsSeen(order, outcome)) await send(order, form, outcome);
     outcome.busy = false;
     dialog.draw();
     refreshNow();
-    if (outcome.done) document.getElementById('action-close')?.focus();
+    if (isOver(outcome)) document.getElementById('action-close')?.focus();
   };
 
   const draw = () =>
@@ -49,27 +46,59 @@ export function openAction(order) {
       facts(order),
       h(
         'div',
-        { class: `box ${kind.promise ? 'bad' : 'calm'}`, 'data-test': 'consequence' },
-        icon(kind.promise ? 'silent' : 'info'),
-        h('p', null, foreign(order.consequence || kind.consequence(order), { most: 600 })),
+        { class: `box ${kind.confirmation ? 'bad' : 'calm'}`, 'data-test': 'consequence' },
+        icon(kind.confirmation ? 'silent' : 'info'),
+        h('p', null, untrusted(order.consequence || kind.consequence(order), { most: 600 })),
       ),
-      outcome.done ? null : fields(order, form, () => dialog.draw()),
-      outcome.problem ? refusedBox(outcome.problem) : null,
+      isOver(outcome) ? null : fields(order, form, () => dialog.draw()),
+      outcome.changed ? changedBox(outcome.changed) : null,
+      outcome.problem ? refusedBox(outcome.problem, order) : null,
       outcome.done ? h('p', { class: 'mark good', 'data-test': 'action-done' }, icon('ok'), outcome.done) : null,
       buttons(kind, form, outcome, () => dialog.close()),
     );
   const dialog = openDialog('action-dialog', draw);
 }
 
-/** @param {{why: string, promised: boolean}} form */
-const isReady = (form) => form.why.trim() !== '' && form.promised;
+/** Whether the resource still is as the person saw it. @param {Order} order @param {Outcome} outcome */
+async function isAsSeen(order, outcome) {
+  try {
+    const change = await changeSince(order);
+    if (!change) return true;
+    order.seen = change.seen;
+    outcome.changed = change.text;
+  } catch (error) {
+    const { status, kind, title, message, hint } = asProblem(error);
+    // Nothing was sent but a question.
+    outcome.problem = new Problem({ title, status, kind, detail: message, hint, effect: 'none' });
+  }
+  return false;
+}
+
+/** @param {Order} order @param {Form} form @param {Outcome} outcome */
+async function send(order, form, outcome) {
+  try {
+    await give(order, { ...form, why: form.why.trim() });
+    outcome.done = `Done: ${KINDS[order.action].title.toLowerCase()}. It is in the audit trail.`;
+    announce(outcome.done);
+  } catch (error) {
+    outcome.problem = asProblem(error);
+  }
+}
+
+/** Nothing can be sent any more from this dialog. @param {Outcome} outcome */
+function isOver({ done, problem }) {
+  return done !== '' || (problem !== null && (problem.kind === 'not_that_one' || isUnknown(problem)));
+}
+
+/** @param {Form} form */
+const isReady = (form) => form.why.trim() !== '' && form.confirmed;
 
 /** @param {Order} order */
 function facts({ on, held, token, base = 0 }) {
   return h(
     'dl',
     { class: 'facts' },
-    fact('Resource', foreign(on.resource, { most: 300, class: 'name' })),
+    fact('Resource', untrusted(on.resource, { most: 300, class: 'name' })),
     held
       ? fact(
           'Holder',
@@ -82,9 +111,9 @@ function facts({ on, held, token, base = 0 }) {
   );
 }
 
-/** @param {Order} order @param {{why: string, promised: boolean, duration?: number, capacity: number}} form @param {() => void} draw */
+/** @param {Order} order @param {Form} form @param {() => void} draw */
 function fields(order, form, draw) {
-  const { promise, duration } = KINDS[order.action];
+  const { confirmation, duration } = KINDS[order.action];
   return h(
     'div',
     { class: 'fields', key: 'fields' },
@@ -141,24 +170,66 @@ function fields(order, form, draw) {
         'It is written to the audit trail, with your name and the time. The holder may read it.',
       ),
     ),
-    promise
+    confirmation
       ? h(
           'label',
           { class: 'check' },
           h('input', {
             type: 'checkbox',
-            id: 'action-promise',
-            checked: form.promised,
-            on: { change: (/** @type {any} */ event) => ((form.promised = event.target.checked), draw()) },
+            id: 'action-confirmation',
+            checked: form.confirmed,
+            on: { change: (/** @type {any} */ event) => ((form.confirmed = event.target.checked), draw()) },
           }),
-          h('span', null, promise),
+          h('span', null, confirmation),
         )
       : null,
   );
 }
 
-/** @param {import('./api').Problem} problem */
-function refusedBox(problem) {
+/** @param {string} text */
+function changedBox(text) {
+  return h(
+    'div',
+    { class: 'box warn', role: 'alert', 'data-test': 'resource-changed', key: 'changed' },
+    icon('info'),
+    h(
+      'div',
+      null,
+      h('p', { class: 'strong' }, 'The resource has changed: nothing was sent.'),
+      h('p', null, text),
+      h('p', null, 'Confirm again if you still want this.'),
+    ),
+  );
+}
+
+/** The answer to an order was lost, or says that it cannot be known. @param {Problem} problem @param {{key: string}} on */
+function unknownBox(problem, { key }) {
+  return h(
+    'div',
+    { class: 'box warn', role: 'alert', 'data-test': 'effect-unknown', key: 'unknown' },
+    icon('silent'),
+    h(
+      'div',
+      null,
+      h('p', { class: 'strong' }, 'The order may have been carried out.'),
+      h('p', null, untrusted(`${problem.title}: ${problem.message}`, { most: 500 })),
+      h(
+        'p',
+        null,
+        'Look at the ',
+        h('a', { href: `#/audit?${new URLSearchParams({ key })}` }, 'audit trail of the resource'),
+        ' before you give it again.',
+      ),
+    ),
+  );
+}
+
+/** @param {Problem} problem */
+export const isUnknown = (problem) => problem.effect !== 'none' && problem.kind !== 'not_that_one';
+
+/** @param {Problem} problem @param {Order} order */
+function refusedBox(problem, order) {
+  if (isUnknown(problem)) return unknownBox(problem, order.on);
   if (problem.kind !== 'not_that_one') return problemBox(problem);
   return h(
     'div',
@@ -174,16 +245,15 @@ function refusedBox(problem) {
   );
 }
 
-/** @param {import('./actions').Kind} kind @param {{why: string, promised: boolean}} form @param {{busy: boolean, done: string, problem: any}} outcome @param {() => void} close */
+/** @param {import('./actions').Kind} kind @param {Form} form @param {Outcome} outcome @param {() => void} close */
 function buttons(kind, form, outcome, close) {
-  const isOver = outcome.done || outcome.problem?.kind === 'not_that_one';
   const confirm = h(
     'button',
     {
       type: 'submit',
       key: 'confirm',
       id: 'action-confirm',
-      class: kind.promise ? 'danger' : 'primary',
+      class: kind.confirmation ? 'danger' : 'primary',
       disabled: outcome.busy || !isReady(form),
     },
     outcome.busy ? 'Sending…' : kind.confirm,
@@ -191,7 +261,7 @@ function buttons(kind, form, outcome, close) {
   return h(
     'div',
     { class: 'buttons' },
-    h('button', { type: 'button', key: 'close', id: 'action-close', on: { click: close } }, isOver ? 'Close' : 'Cancel'),
-    isOver ? null : confirm,
+    h('button', { type: 'button', key: 'close', id: 'action-close', on: { click: close } }, isOver(outcome) ? 'Close' : 'Cancel'),
+    isOver(outcome) ? null : confirm,
   );
 }

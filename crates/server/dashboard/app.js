@@ -1,9 +1,10 @@
 // Starts the page: routes, drawing, the stream, the clock, the keys.
 
-import { post } from './api.js';
+import { asProblem, post, Problem } from './api.js';
 import * as audit from './audit.js';
 import { freeze, startClock } from './clock.js';
 import { announce } from './copy.js';
+import { closeDialogs } from './dialog.js';
 import { h, patch } from './dom.js';
 import { header } from './header.js';
 import * as jobs from './jobs.js';
@@ -13,15 +14,15 @@ import { drawLogin } from './login.js';
 import { banner, footer, panels } from './notices.js';
 import * as overview from './overview.js';
 import { problemBox } from './parts.js';
-import { checkSilence, openPage, refresh, refreshNow } from './refresh.js';
+import { askInfoAgain, checkSilence, openPage, refresh, refreshNow } from './refresh.js';
 import * as resource from './resource.js';
 import * as resources from './resources.js';
 import { go, route } from './route.js';
-import { changed, isStale, onChange, state } from './state.js';
+import { changed, forgetCaller, isStale, onChange, onForget, staleAfterMs, state } from './state.js';
 import * as store from './store.js';
 import { nextTheme, setTheme } from './theme.js';
 
-/** @typedef {{title: string | ((params: Record<string, string>) => string), load: (params: Record<string, string>, signal: AbortSignal) => Promise<void>, draw: (params: Record<string, string>) => import('./dom').Child}} Page */
+/** @typedef {{title: string | ((params: Record<string, string>) => string), load: (params: Record<string, string>, signal: AbortSignal, again: boolean) => Promise<void>, draw: (params: Record<string, string>) => import('./dom').Child}} Page */
 
 /** @type {Record<string, Page>} */
 const PAGES = { '': overview, resources, resource, store, audit, jobs };
@@ -36,7 +37,7 @@ let isLost = false;
 const commands = {
   pause() {
     state.paused = !state.paused;
-    announce(state.paused ? 'Live updates are paused' : 'Live updates go on');
+    announce(state.paused ? 'Live updates are paused' : 'Live updates are resumed');
     if (!state.paused) refreshNow();
     changed();
   },
@@ -46,7 +47,18 @@ const commands = {
   },
   keys: openKeys,
   async logout() {
-    await post('v1/logout').catch(() => {}); // The token may have ended already.
+    try {
+      await post('v1/logout');
+    } catch (error) {
+      const problem = asProblem(error);
+      // With 401 the token has ended already.
+      if (problem.status !== 401) {
+        const detail = `${problem.title}: ${problem.message}. This browser still has the token. Log out again`;
+        state.notice = new Problem({ title: 'You are not logged out', status: problem.status, kind: problem.kind, detail });
+        announce(state.notice.title);
+        return changed();
+      }
+    }
     tellCallerChanged();
     callerChanged();
   },
@@ -66,35 +78,76 @@ const commands = {
   },
 };
 
-/** Another token, or none any more: nothing of what the page knows may stay. */
+/** There is another token, or none any more. */
 function callerChanged() {
+  forgetCaller();
+  Object.assign(state, { login: false, notice: null });
   state.newsAt = performance.now(); // A stream takes a moment to open.
-  Object.assign(state, {
-    info: null,
-    overview: null,
-    sampledAt: null,
-    login: false,
-    problem: null,
-    pageProblem: null,
-    connection: 'starting',
-    recent: [],
-  });
-  startLive(heard);
+  startLive(onNews);
   refreshNow();
 }
 
 /** @param {import('./live').News} news */
-function heard(news) {
+function onNews(news) {
   if (news.type === 'caller') return callerChanged();
   if (news.type === 'closed') {
+    // The server has ended the stream, because the token or its roles have changed, or because it ends itself.
+    askInfoAgain();
     if (news.status === 401) refreshNow();
     return;
   }
   state.newsAt = performance.now();
   if (state.connection === 'asking') state.connection = 'live';
+  if (news.type === 'draining' && state.info) {
+    state.info.draining = true;
+    return changed();
+  }
   if (news.type === 'sampled') state.everyMs = news.every_ms;
-  if (news.type === 'changes' && !state.paused) state.recent = [...news.last.reverse(), ...state.recent].slice(0, RECENT_MAX);
+  if (news.type === 'changes') {
+    resource.onChanges(news.keys);
+    // The array is shared with what is sent to the other tabs.
+    if (!state.paused) addRecent([...news.last].reverse());
+  }
+  if (news.type === 'resync') {
+    resource.onChanges(null);
+    if (!news.first && !state.paused) addRecent([gap(news.changes)]);
+  }
   refresh();
+}
+
+/** @param {import('./types/api').Change[]} news newest first */
+function addRecent(news) {
+  const known = new Set(news.map(overview.changeKey));
+  state.recent = [...news, ...state.recent.filter((change) => !known.has(overview.changeKey(change)))].slice(0, RECENT_MAX);
+}
+
+/** Stands for changes that the stream has left out. @param {number | null} changes @returns {import('./types/api').Change} */
+function gap(changes) {
+  return {
+    at: new Date().toISOString(),
+    kind: overview.GAP,
+    resource: '',
+    key: '',
+    token: String(changes ?? ''),
+    queue_length: 0,
+  };
+}
+
+/** The computer was suspended: nobody knows for how long, so what is shown may be over. */
+function onSuspend() {
+  if (state.login || state.paused) return;
+  state.suspended = true;
+  changed();
+  refreshNow();
+}
+
+/** The instant at which the clocks stop. `null`: they run. */
+function frozenAt() {
+  const now = performance.now();
+  if (state.paused) return now;
+  if (!isStale()) return null;
+  // The page may have been opened while the server already showed an old state.
+  return state.sampledAt === null ? now : Math.min(now, state.sampledAt + staleAfterMs());
 }
 
 function navigate() {
@@ -102,8 +155,9 @@ function navigate() {
   const known = PAGES[page] ?? overview;
   const isOther = opened !== page;
   opened = page;
-  state.pageProblem = null;
-  openPage((signal) => known.load(params, signal));
+  Object.assign(state, { pageProblem: null, notice: null });
+  closeDialogs();
+  openPage((signal, again) => known.load(params, signal, again));
   drawAll();
   if (!isOther) return;
   scrollTo(0, 0);
@@ -114,7 +168,7 @@ function drawAll() {
   const { page, params } = route();
   const known = PAGES[page] ?? overview;
   const stale = isStale();
-  freeze(state.paused || state.connection === 'lost');
+  freeze(frozenAt());
   document.body.classList.toggle('stale', stale);
   document.body.classList.toggle('is-paused', state.paused);
   patch(at('header'), header(page, page === 'resources' ? (params.q ?? '') : '', commands));
@@ -151,6 +205,7 @@ function loggedIn() {
 
 function start() {
   onChange(drawAll);
+  onForget(closeDialogs);
   addEventListener('hashchange', navigate);
   addEventListener('pagehide', stopLive);
   addEventListener('pageshow', (event) => event.persisted && callerChanged());
@@ -171,10 +226,10 @@ function start() {
     checkSilence();
     if (wasStale !== isStale()) changed();
     wasStale = isStale();
-  });
+  }, onSuspend);
   state.newsAt = performance.now(); // A stream takes a moment to open.
   navigate();
-  startLive(heard);
+  startLive(onNews);
 }
 
 start();

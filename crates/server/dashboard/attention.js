@@ -7,8 +7,8 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { button, command, fact, holder, holderState, mark, resourceLink, since } from './parts.js';
 import { mayOrder } from './state.js';
-import { count, foreign, number, span } from './text.js';
-import { marksOf } from './words.js';
+import { count, untrusted, number, span } from './text.js';
+import { holdersOf, marksOf } from './words.js';
 
 /** @typedef {import('./types/api').Item} Item */
 /** @typedef {import('./types/api').Step} Step */
@@ -43,7 +43,7 @@ export function attentionRow(item, base, options = {}) {
 
 /** @param {Item} item @param {number} base @param {{isTable?: boolean}} [options] a table has a column for how long it is held */
 export function holders(item, base, { isTable = false } = {}) {
-  const shown = item.holders
+  const shown = holdersOf(item)
     .slice(0, HOLDERS_SHOWN)
     .map((held) =>
       h(
@@ -62,7 +62,7 @@ export function holders(item, base, { isTable = false } = {}) {
             ),
       ),
     );
-  const more = item.holder_count - Math.min(item.holders.length, HOLDERS_SHOWN);
+  const more = item.holder_count - shown.length;
   return [
     shown,
     more > 0 ? h('span', { class: 'quiet', key: 'more' }, `and ${count(more, 'more holder')}`) : null,
@@ -83,7 +83,7 @@ export function holders(item, base, { isTable = false } = {}) {
           h('span', { class: 'whole count', tick: countdown(`pause ${item.key}`, item.paused_for_ms, base) }),
         )
       : null,
-    item.unreadable ? h('span', { key: 'unreadable' }, foreign(item.unreadable, { most: 300 })) : null,
+    item.unreadable ? h('span', { key: 'unreadable' }, untrusted(item.unreadable, { most: 300 })) : null,
     !item.holder_count && !item.foreign_count && !item.unreadable ? h('span', { class: 'quiet', key: 'nobody' }, 'nobody') : null,
   ];
 }
@@ -132,21 +132,21 @@ export function stepBody(item, step, base, isNext = false) {
   const order = mayOrder() ? orderOf(item, step, base) : null;
   const action = actionOf(step);
   const kind = action ? KINDS[action] : null;
-  const consequence = step.consequence ? foreign(step.consequence, { most: 400 }) : null;
+  const consequence = step.consequence ? untrusted(step.consequence, { most: 400 }) : null;
   return h(
     'div',
     { class: 'step' },
     h(
       'p',
       { class: 'say' },
-      h('span', null, foreign(step.text, { most: 400 })),
+      h('span', null, untrusted(step.text, { most: 400 })),
       ' ',
       isNext ? [h('span', { class: 'badge next' }, 'do this next'), ' '] : null,
       consequence &&
         h(
           'span',
-          { class: kind?.promise ? 'follows bad-text' : 'follows quiet' },
-          kind?.promise ? icon('silent') : null,
+          { class: kind?.confirmation ? 'follows bad-text' : 'follows quiet' },
+          kind?.confirmation ? icon('silent') : null,
           consequence,
         ),
     ),
@@ -157,7 +157,7 @@ export function stepBody(item, step, base, isNext = false) {
           step.command ? command(step.command, `for ${item.resource}`) : null,
           order && kind
             ? button(kind.button, () => openAction(order), {
-                class: kind.promise ? 'danger' : '',
+                class: kind.confirmation ? 'danger' : '',
                 about: item.resource,
                 test: `do-${order.action}`,
               })

@@ -5,7 +5,8 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { command, empty, resourceLink, row, table } from './parts.js';
 import { go } from './route.js';
-import { foreign, when, ZONE } from './text.js';
+import { onForget } from './state.js';
+import { untrusted, when, ZONE } from './text.js';
 
 /** @typedef {import('./types/api').AuditPage} AuditPage */
 /** @typedef {Record<string, string>} Params */
@@ -18,9 +19,10 @@ const PREFIX_PAUSE_MS = 300;
 let found = null;
 let asked = '';
 let timer = 0;
+onForget(() => ([found, asked] = [null, '']));
 
 /** @param {Params} params */
-const queryOf = ({ prefix, after }) => ({ prefix, after, limit: ROWS });
+const queryOf = ({ prefix, key, after }) => ({ prefix, key, after, limit: ROWS });
 
 /** @param {Params} params @param {AbortSignal} signal */
 export async function load(params, signal) {
@@ -47,20 +49,22 @@ export function draw(params) {
       h(
         'div',
         { class: 'selects' },
-        h(
-          'label',
-          null,
-          h('span', null, 'Resources that begin with'),
-          h('input', {
-            id: 'audit-prefix',
-            type: 'text',
-            value: params.prefix ?? '',
-            placeholder: 'report/',
-            autocomplete: 'off',
-            spellcheck: 'false',
-            on: { input: (/** @type {any} */ event) => search(event.target.value) },
-          }),
-        ),
+        params.key
+          ? ofResource(params.key)
+          : h(
+              'label',
+              { key: 'prefix' },
+              h('span', null, 'Resources that begin with'),
+              h('input', {
+                id: 'audit-prefix',
+                type: 'text',
+                value: params.prefix ?? '',
+                placeholder: 'report/',
+                autocomplete: 'off',
+                spellcheck: 'false',
+                on: { input: (/** @type {any} */ event) => search(event.target.value) },
+              }),
+            ),
       ),
     ),
     found
@@ -71,6 +75,18 @@ export function draw(params) {
           pages(params, found),
         )
       : h('p', { class: 'loading', key: 'loading', 'aria-busy': 'true' }, 'Reading the audit trail…'),
+  );
+}
+
+/** @param {string} key */
+function ofResource(key) {
+  return h(
+    'span',
+    { class: 'search-word', key: 'key' },
+    'for ',
+    untrusted(key, { most: 200, class: 'name' }),
+    ' ',
+    h('a', { href: '#/audit' }, 'All orders'),
   );
 }
 
@@ -88,6 +104,8 @@ function address(params) {
 
 /** @param {Params} params @param {AuditPage} page */
 function list(params, { records }) {
+  if (!records.length && params.key)
+    return empty('No operator has given an order for this resource.', h('p', null, h('a', { href: '#/audit' }, 'All orders')));
   if (!records.length && params.prefix)
     return empty('No order is found.', h('p', null, 'No order was given for a resource that begins like this.'));
   if (!records.length)
@@ -102,13 +120,13 @@ function list(params, { records }) {
     );
   const rows = records.map((record) =>
     row(`${record.at_us} ${record.key} ${record.command} ${record.token ?? ''}`, [
-      ['When', h('div', { class: 'stack' }, when(record.at), h('span', { class: 'quiet small' }, 'by ', foreign(record.by)))],
+      ['When', h('div', { class: 'stack' }, when(record.at), h('span', { class: 'quiet small' }, 'by ', untrusted(record.by)))],
       [
         'Order',
         h(
           'div',
           { class: 'stack' },
-          h('span', { class: 'strong whole' }, foreign(record.command, { most: 30 })),
+          h('span', { class: 'strong whole' }, untrusted(record.command, { most: 30 })),
           outcome(record.done),
         ),
       ],
@@ -116,7 +134,7 @@ function list(params, { records }) {
         'Resource',
         h('div', { class: 'stack' }, resourceLink(record), record.token ? h('code', { class: 'quiet' }, record.token) : null),
       ],
-      ['Reason', h('span', { class: 'reason' }, foreign(record.why, { most: 1000 }))],
+      ['Reason', h('span', { class: 'reason' }, untrusted(record.why, { most: 1000 }))],
     ]),
   );
   return table('Orders', ['When', 'Order', 'Resource, and the token of the grant', 'Reason'], rows, 'audit');
@@ -134,7 +152,7 @@ function pages(params, { next }) {
   return h(
     'nav',
     { class: 'pages', 'aria-label': 'More of the list', key: 'pages' },
-    params.after ? h('a', { class: 'button', key: 'first', href: address({ prefix: params.prefix ?? '' }) }, 'Newest') : null,
-    next ? h('a', { class: 'button', key: 'next', href: address({ prefix: params.prefix ?? '', after: next }) }, 'Older') : null,
+    params.after ? h('a', { class: 'button', key: 'first', href: address({ ...params, after: '' }) }, 'Newest') : null,
+    next ? h('a', { class: 'button', key: 'next', href: address({ ...params, after: next }) }, 'Older') : null,
   );
 }

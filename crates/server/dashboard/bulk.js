@@ -2,38 +2,43 @@
 
 import { asProblem, get } from './api.js';
 import { give, orderOf } from './actions.js';
-import { WHY_MAX } from './action_dialog.js';
+import { isUnknown, WHY_MAX } from './action_dialog.js';
 import { announce } from './copy.js';
 import { openDialog } from './dialog.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { holder, problemBox } from './parts.js';
 import { refreshNow } from './refresh.js';
-import { count, foreign, visible } from './text.js';
+import { count, untrusted, visible } from './text.js';
+import { holdersOf, isGone } from './words.js';
 
 /** @typedef {import('./actions').Order} Order */
-/** @typedef {{order: Order, chosen: boolean, result: 'none' | 'sending' | 'done' | 'changed' | 'failed', why: string}} Row */
+/** @typedef {{order: Order, chosen: boolean, result: 'none' | 'sending' | 'done' | 'changed' | 'failed' | 'unknown' | 'not_sent', why: string}} Row */
 
 const ROWS_MAX = 200;
 
 export function openBulk() {
-  /** @type {{rows: Row[] | null, more: number, why: string, promised: boolean, busy: boolean, over: boolean, problem: import('./api').Problem | null}} */
-  const form = { rows: null, more: 0, why: '', promised: false, busy: false, over: false, problem: null };
+  /** @type {{rows: Row[] | null, more: number, why: string, confirmed: boolean, busy: boolean, over: boolean, problem: import('./api').Problem | null}} */
+  const form = { rows: null, more: 0, why: '', confirmed: false, busy: false, over: false, problem: null };
 
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     if (!isReady(form)) return;
     form.busy = true;
+    let isLost = false;
     for (const row of form.rows ?? []) {
       if (!row.chosen) continue;
-      if (!isOpen) break; // Closed meanwhile: what was not sent yet is not sent.
+      // The dialog was closed, or the server does not answer: what was not sent yet is not sent.
+      if (!isOpen || isLost) {
+        row.result = 'not_sent';
+        continue;
+      }
       row.result = 'sending';
       dialog.draw();
-      await evict(row, form.why.trim());
+      isLost = await evict(row, form.why.trim());
     }
     Object.assign(form, { busy: false, over: true });
-    const done = form.rows?.filter((row) => row.result === 'done').length ?? 0;
-    announce(`${count(done, 'holder')} evicted`);
+    announce(summary(form.rows ?? []));
     dialog.draw();
     refreshNow();
   };
@@ -82,8 +87,8 @@ export function openBulk() {
 /** @param {{rows: Row[] | null}} form */
 const chosen = (form) => form.rows?.filter((row) => row.chosen).length ?? 0;
 
-/** @param {{rows: Row[] | null, why: string, promised: boolean, busy: boolean, over: boolean}} form */
-const isReady = (form) => !form.busy && !form.over && form.promised && form.why.trim() !== '' && chosen(form) > 0;
+/** @param {{rows: Row[] | null, why: string, confirmed: boolean, busy: boolean, over: boolean}} form */
+const isReady = (form) => !form.busy && !form.over && form.confirmed && form.why.trim() !== '' && chosen(form) > 0;
 
 /** @param {{rows: Row[] | null, more: number, problem: any}} form */
 async function read(form) {
@@ -91,7 +96,7 @@ async function read(form) {
     /** @type {{body: import('./types/api').Overview, base: number}} */
     const { body, base } = await get('v1/overview', { only: 'gone', limit: ROWS_MAX });
     form.rows = body.items.flatMap((item) => rowsOf(item, base - body.sampled_ms_ago));
-    form.more = body.matched - body.items.length;
+    form.more = body.matched - body.items.length + body.items.filter(({ gone_more }) => gone_more).length;
   } catch (error) {
     form.problem = asProblem(error);
   }
@@ -99,8 +104,8 @@ async function read(form) {
 
 /** The holders of the resource that are gone, with the order that the server calls safe for each. @param {import('./types/api').Item} item @param {number} base @returns {Row[]} */
 function rowsOf(item, base) {
-  return item.holders
-    .filter((held) => held.state === 'gone')
+  return holdersOf(item)
+    .filter(isGone)
     .map((held) => {
       const own = [item.next_step, ...(item.steps ?? [])].find(
         (step) => step?.step.startsWith('evict') && step.token === held.token,
@@ -115,16 +120,30 @@ function rowsOf(item, base) {
     });
 }
 
-/** @param {Row} row @param {string} why */
+/** @param {Row} row @param {string} why @returns {Promise<boolean>} whether the server does not answer any more */
 async function evict(row, why) {
   try {
     await give(row.order, { why });
     row.result = 'done';
+    return false;
   } catch (error) {
     const problem = asProblem(error);
-    row.result = problem.kind === 'not_that_one' ? 'changed' : 'failed';
+    row.result = problem.kind === 'not_that_one' ? 'changed' : isUnknown(problem) ? 'unknown' : 'failed';
     row.why = problem.message;
+    return problem.isOutage;
   }
+}
+
+/** What came of it, for screen readers. @param {Row[]} rows */
+function summary(rows) {
+  const carriedOut = rows.filter(({ result }) => result === 'done');
+  const atOnce = carriedOut.filter(({ order }) => order.action === 'evict-now').length;
+  const later = carriedOut.length - atOnce;
+  const unknown = rows.filter(({ result }) => result === 'unknown').length;
+  const parts = [`${count(atOnce, 'holder')} evicted`];
+  if (later) parts.push(`${count(later, 'lease ends at its', 'leases end at their')} expiry`);
+  if (unknown) parts.push(`${count(unknown, 'order')} may have been carried out`);
+  return parts.join(', ');
 }
 
 /** @param {{rows: Row[] | null, more: number, busy: boolean, over: boolean}} form @param {() => void} draw */
@@ -153,7 +172,7 @@ function list(form, draw) {
             h(
               'span',
               null,
-              foreign(row.order.on.resource, { class: 'name' }),
+              untrusted(row.order.on.resource, { class: 'name' }),
               ' ',
               row.order.held ? holder(row.order.held.holder, 40) : null,
               h('span', { class: 'quiet small' }, row.order.action === 'evict-now' ? ' at once' : ' at its expiry'),
@@ -163,20 +182,26 @@ function list(form, draw) {
         ),
       ),
     ),
-    form.more > 0 ? h('p', { class: 'quiet' }, `${count(form.more, 'resource')} more: do this again afterwards.`) : null,
+    form.more > 0
+      ? h('p', { class: 'quiet' }, `${count(form.more, 'more resource')} with such holders: do this again afterwards.`)
+      : null,
   );
 }
 
 /** @param {Row} row */
-function result({ result, why }) {
+function result({ order, result, why }) {
   if (result === 'sending') return h('span', { class: 'mark calm' }, icon('late'), 'sending');
-  if (result === 'done') return h('span', { class: 'mark good' }, icon('ok'), 'evicted');
+  if (result === 'done')
+    return h('span', { class: 'mark good' }, icon('ok'), order.action === 'evict-now' ? 'evicted' : 'ends at its expiry');
   if (result === 'changed') return h('span', { class: 'mark warn' }, icon('info'), 'the holder has changed: nothing was done');
+  if (result === 'unknown')
+    return h('span', { class: 'mark warn' }, icon('silent'), `may have been carried out, see the audit: ${visible(why, 200)}`);
+  if (result === 'not_sent') return h('span', { class: 'mark calm' }, icon('info'), 'not sent');
   if (result === 'failed') return h('span', { class: 'mark bad' }, icon('stuck'), visible(why, 200));
   return null;
 }
 
-/** @param {{why: string, promised: boolean, busy: boolean}} form @param {() => void} draw */
+/** @param {{why: string, confirmed: boolean, busy: boolean}} form @param {() => void} draw */
 function fields(form, draw) {
   return h(
     'div',
@@ -202,10 +227,10 @@ function fields(form, draw) {
       { class: 'check' },
       h('input', {
         type: 'checkbox',
-        id: 'bulk-promise',
-        checked: form.promised,
+        id: 'bulk-confirmation',
+        checked: form.confirmed,
         disabled: form.busy,
-        on: { change: (/** @type {any} */ event) => ((form.promised = event.target.checked), draw()) },
+        on: { change: (/** @type {any} */ event) => ((form.confirmed = event.target.checked), draw()) },
       }),
       h('span', null, 'I know that their work has ended, or that two at once do no harm.'),
     ),

@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { section } from './parts.js';
-import { clockTime, count, fine, number } from './text.js';
+import { clockTime, count, formatMs, number } from './text.js';
 
 /** @typedef {import('./types/api').Rates} Rates */
 /** @typedef {import('./types/api').Timed} Timed */
@@ -79,7 +79,14 @@ function bars(id, name, values, tone) {
 
 /** @param {Rates} rates @param {number} minutes */
 function rateTable(rates, minutes) {
-  const names = /** @type {const} */ (['granted', 'released', 'queued', 'lost']);
+  /** @type {['granted' | 'released' | 'ended' | 'queued' | 'lost', string][]} */
+  const columns = [
+    ['granted', 'Granted'],
+    ['released', 'Released'],
+    ['queued', 'Queued'],
+    ['lost', 'Lost'],
+  ];
+  if (rates.ended?.some(Boolean)) columns.splice(2, 0, ['ended', 'Released or expired']);
   const at = (/** @type {number[]} */ values, /** @type {number} */ ago) => values[values.length - 1 - ago];
   return h(
     'div',
@@ -93,7 +100,7 @@ function rateTable(rates, minutes) {
         h(
           'tr',
           null,
-          ['Minutes ago', 'Granted', 'Released', 'Queued', 'Lost'].map((name) => h('th', { scope: 'col', key: name }, name)),
+          ['Minutes ago', ...columns.map(([, text]) => text)].map((name) => h('th', { scope: 'col', key: name }, name)),
         ),
       ),
       h(
@@ -104,7 +111,7 @@ function rateTable(rates, minutes) {
             'tr',
             { key: ago },
             h('th', { scope: 'row' }, ago === 0 ? 'this one' : String(ago)),
-            names.map((name) => h('td', { key: name }, number(at(rates[name] ?? [], ago) ?? 0))),
+            columns.map(([name]) => h('td', { key: name }, number(at(rates[name] ?? [], ago) ?? 0))),
           ),
         ),
       ),
@@ -128,11 +135,16 @@ export function durations(id, name, points) {
   const [from, to] = [Math.min(...times), Math.max(...times)];
   const x = (/** @type {number} */ time) => (to > from ? 4 + ((time - from) / (to - from)) * (WIDTH - 8) : WIDTH / 2).toFixed(1);
   const y = (/** @type {number} */ ms) => (TALL - 4 - (ms / Math.max(most, 1)) * (TALL - 10)).toFixed(1);
-  const say = `${name}: ${number(points.length)} seen, median ${fine(median)}, 99 of 100 below ${fine(high)}, longest ${fine(most)}`;
+  const say = `${name}: ${number(points.length)} seen, median ${formatMs(median)}, p99 ${formatMs(high)}, longest ${formatMs(most)}`;
   return h(
     'figure',
     { class: 'chart', key: id },
-    h('figcaption', null, h('span', null, name), h('span', { class: 'quiet' }, `median ${fine(median)} · longest ${fine(most)}`)),
+    h(
+      'figcaption',
+      null,
+      h('span', null, name),
+      h('span', { class: 'quiet' }, `median ${formatMs(median)} · longest ${formatMs(most)}`),
+    ),
     h(
       'svg',
       { viewBox: `0 0 ${WIDTH} ${TALL}`, role: 'img', class: 'points', 'aria-label': say },
@@ -159,7 +171,7 @@ export function durations(id, name, points) {
               .slice(-100)
               .reverse()
               .map(({ at, ms }, index) =>
-                h('tr', { key: index }, h('th', { scope: 'row' }, clockTime(at)), h('td', null, fine(ms))),
+                h('tr', { key: index }, h('th', { scope: 'row' }, clockTime(at)), h('td', null, formatMs(ms))),
               ),
           ),
         ),

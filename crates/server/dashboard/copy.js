@@ -33,7 +33,7 @@ async function byClipboard(text) {
 function bySelection(text, button) {
   const field = document.createElement('textarea');
   field.value = text;
-  field.className = 'for-ears';
+  field.className = 'visually-hidden';
   field.setAttribute('readonly', '');
   // Inside an open dialog everything outside of it cannot be selected.
   (button.closest('dialog') ?? document.body).append(field);

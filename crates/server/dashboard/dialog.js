@@ -9,6 +9,11 @@ export function isDialogOpen() {
   return document.querySelector('dialog[open]') !== null;
 }
 
+/** Another page or another caller: what an open dialog asks about is not there any more. */
+export function closeDialogs() {
+  for (const element of document.querySelectorAll('dialog')) element.close();
+}
+
 /** @param {string} id @param {() => import('./dom').VNode} describe @param {() => void} [closed] @returns {Dialog} */
 export function openDialog(id, describe, closed) {
   const element = /** @type {HTMLDialogElement} */ (create(h('dialog', { id, 'aria-labelledby': `${id}-title` })));

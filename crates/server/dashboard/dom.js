@@ -11,6 +11,8 @@
 const SVG = 'http://www.w3.org/2000/svg';
 /** The description that each element was last made to match. @type {WeakMap<Node, VNode>} */
 const described = new WeakMap();
+/** The events that each element listens to. @type {WeakMap<Element, Set<string>>} */
+const listening = new WeakMap();
 /** @type {WeakMap<Node, () => string>} */
 const ticks = new WeakMap();
 
@@ -113,7 +115,7 @@ function update(element, vnode) {
 /** @param {Element} element @param {string} name @param {any} value @param {any} before */
 function setProp(element, name, value, before) {
   if (name === 'key' || name === 'made') return;
-  if (name === 'on') return listen(element, value ?? {}, before ?? {});
+  if (name === 'on') return listen(element, value ?? {});
   if (name === 'tick') {
     if (value) ticks.set(element, value);
     element.toggleAttribute('data-tick', Boolean(value));
@@ -129,10 +131,13 @@ function setProp(element, name, value, before) {
 }
 
 /** One real listener for each event, which calls the handler of the newest description. @param {Element} element
- * @param {Record<string, (event: any) => void>} handlers @param {Record<string, unknown>} before */
-function listen(element, handlers, before) {
+ * @param {Record<string, (event: any) => void>} handlers */
+function listen(element, handlers) {
+  const types = listening.get(element) ?? new Set();
+  listening.set(element, types);
   for (const type of Object.keys(handlers)) {
-    if (type in before) continue;
+    if (types.has(type)) continue;
+    types.add(type);
     element.addEventListener(type, (event) => described.get(element)?.props.on?.[type]?.(event));
   }
 }

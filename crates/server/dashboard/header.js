@@ -51,7 +51,7 @@ export function header(page, q, commands) {
                         'span',
                         { class: 'badge bad', title: `${number(stuck)} stuck` },
                         number(stuck),
-                        h('span', { class: 'for-ears' }, ' stuck'),
+                        h('span', { class: 'visually-hidden' }, ' stuck'),
                       )
                     : null,
                 ),
@@ -73,9 +73,8 @@ export function header(page, q, commands) {
               id: 'pause',
               key: 'pause',
               class: 'square',
-              'aria-pressed': String(state.paused),
-              'aria-label': state.paused ? 'Go on with live updates' : 'Pause live updates',
-              title: state.paused ? 'Go on (p)' : 'Pause live updates (p)',
+              'aria-label': state.paused ? 'Resume live updates' : 'Pause live updates',
+              title: state.paused ? 'Resume live updates (p)' : 'Pause live updates (p)',
               on: { click: commands.pause },
             },
             icon(state.paused ? 'play' : 'paused'),
@@ -108,7 +107,7 @@ function searchField(q, commands) {
     'form',
     { class: 'search', role: 'search', key: 'search', on: { submit } },
     icon('search'),
-    h('label', { for: 'search', class: 'for-ears' }, 'Find resources'),
+    h('label', { for: 'search', class: 'visually-hidden' }, 'Find resources'),
     h('input', {
       id: 'search',
       type: 'search',
@@ -132,7 +131,7 @@ function freshnessNow() {
   };
   if (state.sampledAt === null) return { tone: 'calm', text: () => (state.connection === 'lost' ? 'no answer' : 'connecting') };
   if (state.paused) return { tone: 'calm', text: () => `paused: ${ago()}` };
-  if (isStale() || state.overview?.body.failing) return { tone: 'bad', text: () => `stale: ${ago()}` };
+  if (isStale()) return { tone: 'bad', text: () => `stale: ${ago()}` };
   if (state.connection === 'asking') return { tone: 'warn', text: () => `${ago()}, no stream` };
   return { tone: 'good', text: () => `live, every ${every} s` };
 }

@@ -7,7 +7,7 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { button, command, empty, fact, holder, holderState, section, since } from './parts.js';
 import { mayOrder } from './state.js';
-import { count, foreign, number, quoted, span, visible } from './text.js';
+import { count, untrusted, number, quoted, span, visible } from './text.js';
 
 /** @typedef {import('./types/api').Snapshot} Snapshot */
 /** @typedef {import('./types/api').HeldBy} HeldBy */
@@ -53,8 +53,9 @@ export function holdersSection(snapshot, held, base, hasSteps) {
 function holderCard(snapshot, held, base, hasSteps) {
   const give = (/** @type {string} */ action) =>
     button(KINDS[action].button, () => openAction({ action, on: snapshot, token: held.token, held, base }), {
-      class: KINDS[action].promise ? 'danger' : '',
+      class: KINDS[action].confirmation ? 'danger' : '',
       about: `${held.holder.label || held.holder.pid} on ${held.holder.host}`,
+      key: action,
       test: `do-${action}`,
     });
   return h(
@@ -75,9 +76,11 @@ function holderCard(snapshot, held, base, hasSteps) {
         ? fact('Share', `${number(held.weight)} of ${snapshot.capacity >= UNLIMITED ? 'all' : number(snapshot.capacity)}`)
         : null,
       held.handovers ? fact('Handed over', count(held.handovers, 'time')) : null,
-      held.asked ? fact('Asked to finish', 'by ', foreign(held.asked.by), ': ', foreign(held.asked.why, { most: 1000 })) : null,
+      held.asked
+        ? fact('Asked to finish', 'by ', untrusted(held.asked.by), ': ', untrusted(held.asked.why, { most: 1000 }))
+        : null,
       held.note !== undefined
-        ? fact('Note', h('pre', { class: 'note', tabindex: '0' }, foreign(held.note, { most: 8000, lines: true })))
+        ? fact('Note', h('pre', { class: 'note', tabindex: '0' }, untrusted(held.note, { most: 8000, lines: true })))
         : null,
       held.note_base64
         ? fact('Note, in base64', h('pre', { class: 'note', tabindex: '0' }, visible(held.note_base64, 8000)))
@@ -119,8 +122,8 @@ function foreignCard(snapshot, lock, base) {
     h(
       'dl',
       { class: 'facts wide' },
-      fact('Key', foreign(lock.key, { most: 2000 })),
-      fact('Form', foreign(lock.form)),
+      fact('Key', untrusted(lock.key, { most: 2000 })),
+      fact('Form', untrusted(lock.form)),
       fact('Hash of the value', h('code', null, visible(lock.value_hash, 64))),
     ),
     mayOrder()

@@ -4,7 +4,8 @@ import { get } from './api.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { command, empty, holder, holderState, linkTo, resourceLink, row, section, since, table } from './parts.js';
-import { count, foreign, number, when, ZONE } from './text.js';
+import { onForget } from './state.js';
+import { count, untrusted, number, when, ZONE } from './text.js';
 
 /** @typedef {import('./types/api').Jobs} Jobs */
 /** @typedef {import('./types/api').Schedule} Schedule */
@@ -12,8 +13,12 @@ import { count, foreign, number, when, ZONE } from './text.js';
 
 export const title = 'Jobs';
 
+// What needs somebody is first, so the rows that are left out need nobody.
+const ROWS = 200;
+
 /** @type {{body: Jobs, base: number} | null} */
 let found = null;
+onForget(() => (found = null));
 
 /** @param {Record<string, string>} _params @param {AbortSignal} signal */
 export async function load(_params, signal) {
@@ -69,7 +74,7 @@ function schedules(all) {
     );
   // What needs somebody is first.
   const sorted = [...all].sort((a, b) => Number(isBad(b)) - Number(isBad(a)));
-  const rows = sorted.map((job) => {
+  const rows = sorted.slice(0, ROWS).map((job) => {
     const [name, tone, text] = OUTCOMES[job.last_outcome] ?? ['dot', 'plain', job.last_outcome];
     return row(job.name, [
       [
@@ -77,13 +82,13 @@ function schedules(all) {
         h(
           'div',
           { class: 'resource-cell' },
-          h('a', { href: linkTo({ resource: job.resource, key: job.resource }), class: 'name' }, foreign(job.name)),
-          h('code', { class: 'quiet small' }, foreign(job.schedule)),
+          h('a', { href: linkTo({ resource: job.resource, key: job.resource }), class: 'name' }, untrusted(job.name)),
+          h('code', { class: 'quiet small' }, untrusted(job.schedule)),
         ),
       ],
       [
         'Last tick',
-        h('div', { class: 'stack' }, h('span', { class: `mark ${tone}` }, icon(name), foreign(text)), when(job.last_tick_at)),
+        h('div', { class: 'stack' }, h('span', { class: `mark ${tone}` }, icon(name), untrusted(text)), when(job.last_tick_at)),
       ],
       ['Next tick', when(job.next_at)],
       ['Failed', bad(job.failures, job.recorded)],
@@ -94,8 +99,8 @@ function schedules(all) {
         h(
           'span',
           { class: 'reason' },
-          foreign(job.sentence, { most: 300 }),
-          job.error && !job.sentence.includes(job.error) ? [' ', foreign(job.error, { most: 300 })] : null,
+          untrusted(job.sentence, { most: 300 }),
+          job.error && !job.sentence.includes(job.error) ? [' ', untrusted(job.error, { most: 300 })] : null,
         ),
       ],
     ]);
@@ -104,8 +109,14 @@ function schedules(all) {
     'schedules',
     'Schedules',
     table('Schedules', ['Job', 'Last tick', 'Next tick', 'Failed', 'Missed', 'Running on', 'In words'], rows, 'jobs'),
+    more(all.length, 'schedule'),
     h('p', { class: 'quiet small', key: 'zone' }, `Times are in ${ZONE}.`),
   );
+}
+
+/** @param {number} all @param {string} what */
+function more(all, what) {
+  return all > ROWS ? h('p', { class: 'quiet', key: 'more' }, `and ${count(all - ROWS, `more ${what}`)}`) : null;
 }
 
 /** @param {number | undefined} n @param {number | undefined} all */
@@ -131,7 +142,7 @@ function elections(all, base) {
         command('leasehold elect scheduler -- ./scheduler', 'that takes part in an election'),
       ),
     );
-  const rows = all.map((one) =>
+  const rows = all.slice(0, ROWS).map((one) =>
     row(one.key, [
       ['Election', resourceLink(one)],
       [
@@ -156,12 +167,13 @@ function elections(all, base) {
       ],
       ['Leads for', since(`leads ${one.key} ${one.token}`, one.held_for_ms, base)],
       ['Candidates', number(one.candidates)],
-      ['Note', one.note ? foreign(one.note, { most: 120 }) : h('span', { class: 'quiet' }, '–')],
+      ['Note', one.note ? untrusted(one.note, { most: 120 }) : h('span', { class: 'quiet' }, '–')],
     ]),
   );
   return section(
     'elections',
     'Elections',
     table('Elections', ['Election', 'Leader', 'Leads for', 'Candidates', 'Note'], rows, 'elections'),
+    more(all.length, 'election'),
   );
 }

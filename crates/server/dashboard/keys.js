@@ -11,7 +11,7 @@ const KEPT = 'leasehold-keys';
 /** @type {[string, string][]} */
 const LIST = [
   ['/', 'find a resource'],
-  ['p', 'pause and go on with live updates'],
+  ['p', 'pause or resume live updates'],
   ['t', 'theme: system, light, dark'],
   ['1 – 5', 'Overview, Resources, Store, Jobs, Audit'],
   ['j  k', 'next, previous row'],
@@ -95,7 +95,7 @@ export function openKeys() {
           checked: read(KEPT) !== 'off',
           on: { change: (/** @type {any} */ event) => write(KEPT, event.target.checked ? null : 'off') },
         }),
-        h('span', null, 'Single keys do this'),
+        h('span', null, 'Enable single-key shortcuts'),
       ),
       h('div', { class: 'buttons' }, h('button', { type: 'button', on: { click: () => dialog.close() } }, 'Close')),
     ),

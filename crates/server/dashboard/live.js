@@ -1,6 +1,7 @@
 // One stream of events for all tabs of this browser: a browser opens only six connections to an HTTP/1.1 server.
 //
-// 1. The tabs compete for a lock of the browser. The tab that has it reads the stream; the next one takes over when it is closed.
+// 1. The visible tabs compete for a lock of the browser. The tab that has it reads the stream; the next one takes over when it is closed or
+//    hidden. While no tab is visible there is no stream, and the server need not look at its store for it.
 // 2. It passes on to the others what it reads, a few times a second at most.
 // 3. Each tab notices by itself when nothing arrives any more, and then asks the server by itself (`refresh.js`).
 
@@ -8,16 +9,22 @@ import { readStream } from './stream.js';
 
 /** @typedef {import('./types/api').Change} Change */
 /**
- * News of the stream. `changes` has their number, the keys that changed (`null`: too many to say), and the last of them.
- * @typedef {{type: 'open'} | {type: 'closed', status: number}
+ * News of the stream. `changes` has their number, the keys that changed (`null`: too many to say), and the last of them. `resync`: changes
+ * may be missing. `id`: from where the next reader goes on.
+ * @typedef {{id?: string} & ({type: 'open'} | {type: 'closed', status: number} | {type: 'draining'}
  *   | {type: 'sampled', every_ms: number, age_ms: number}
- *   | {type: 'changes', count: number, keys: string[] | null, last: Change[]} | {type: 'resync'} | {type: 'caller'}} News
+ *   | {type: 'changes', count: number, keys: string[] | null, last: Change[]}
+ *   | {type: 'resync', changes: number | null, first: boolean} | {type: 'caller'})} News
  */
 
 const PASS_ON_MS = 250;
 const KEYS_MAX = 500;
 const LAST_MAX = 30;
 const RETRY_MS = [1000, 2000, 4000, 8000];
+// The reason of a `resync` at the beginning of a stream that nobody has read before.
+const FIRST = 'start';
+// A person who looks at another tab for a moment comes back.
+const HIDDEN_MS = 10_000;
 // Another prefix on this host may be another server.
 const NAME = `leasehold-events ${location.pathname}`;
 
@@ -25,6 +32,7 @@ const NAME = `leasehold-events ${location.pathname}`;
 const NOTABLE = new Set([
   'expired',
   'taken_over',
+  'ended',
   'evicted',
   'evicting',
   'asked',
@@ -39,20 +47,32 @@ const channel = 'BroadcastChannel' in globalThis ? new BroadcastChannel(NAME) : 
 /** @type {AbortController | null} */
 let running = null;
 let lastId = '';
+/** @type {((news: News) => void) | null} */
+let listener = null;
+let hiddenTimer = 0;
 
 /** Follows the server, until `stopLive`. @param {(news: News) => void} onNews */
 export function startLive(onNews) {
   stopLive();
-  const { signal } = (running = new AbortController());
-  if (channel) channel.onmessage = (message) => onNews(message.data);
+  listener = onNews;
+  // Without a secure context (plain HTTP from elsewhere) there are no locks: then each tab has a stream of its own, and tells nobody.
+  const isShared = Boolean(navigator.locks);
+  if (channel) {
+    channel.onmessage = ({ data: news }) => {
+      if (news.id) lastId = news.id;
+      if (isShared || news.type === 'caller') onNews(news);
+    };
+  }
   /** @param {News} news */
   const tell = (news) => {
+    if (lastId) news.id = lastId;
+    if (isShared) channel?.postMessage(news);
     onNews(news);
-    channel?.postMessage(news);
   };
+  if (document.hidden) return;
+  const { signal } = (running = new AbortController());
   const lead = () => readForEver(signal, tell);
-  // Without a secure context (plain HTTP from elsewhere) there are no locks: then each tab has its own stream.
-  const led = navigator.locks ? navigator.locks.request(NAME, { signal }, lead) : lead();
+  const led = isShared ? navigator.locks.request(NAME, { signal }, lead) : lead();
   led.catch(() => {}); // Aborted while it waited for the lock.
 }
 
@@ -61,6 +81,12 @@ export function stopLive() {
   running?.abort();
   running = null;
 }
+
+addEventListener('visibilitychange', () => {
+  clearTimeout(hiddenTimer);
+  if (document.hidden) hiddenTimer = setTimeout(stopLive, HIDDEN_MS);
+  else if (!running && listener) startLive(listener);
+});
 
 /** Tells the other tabs that this browser has logged in or out. */
 export function tellCallerChanged() {
@@ -117,7 +143,11 @@ class Batch {
     if (id) lastId = id;
     if (event === 'change') return this.add(data);
     this.pass();
-    if (event === 'resync') this.tell({ type: 'resync' });
+    if (event === 'draining') this.tell({ type: 'draining' });
+    if (event === 'resync') {
+      const { changes = null, reason } = parsed(data);
+      this.tell({ type: 'resync', changes, first: reason === FIRST });
+    }
     if (event === 'sampled') {
       const { every_ms = 2000, age_ms = 0 } = parsed(data);
       this.tell({ type: 'sampled', every_ms, age_ms });

@@ -1,13 +1,30 @@
 // The log-in: the token goes to the server once, which keeps it in a cookie that no script can read.
 
-import { asProblem, post } from './api.js';
+import { asProblem, get, post, Problem } from './api.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
-import { command, problemBox } from './parts.js';
-import { changed } from './state.js';
+import { box, command, problemBox } from './parts.js';
+import { changed, onForget } from './state.js';
 
 /** @type {{busy: boolean, problem: import('./api').Problem | null}} */
 const form = { busy: false, problem: null };
+
+const NEEDS_HTTPS =
+  'Log-in needs HTTPS: this page was loaded over plain HTTP, and there a browser does not keep the cookie of the log-in. Open it by HTTPS, or on the machine of the server itself.';
+
+onForget(() => Object.assign(form, { busy: false, problem: null }));
+
+/** The server has taken the token. Whether the browser sends it from now on is another matter. */
+async function checkCookie() {
+  try {
+    await get('v1/info');
+  } catch (error) {
+    const problem = asProblem(error);
+    if (problem.status !== 401) throw problem;
+    const detail = isSecureContext ? 'Allow cookies for this page, and log in again.' : NEEDS_HTTPS;
+    throw new Problem({ title: 'The browser did not keep the log-in', status: 401, kind: 'cookie', detail, effect: 'none' });
+  }
+}
 
 /** @param {() => void} done */
 export function drawLogin(done) {
@@ -20,6 +37,7 @@ export function drawLogin(done) {
     changed();
     try {
       await post('v1/login', { token });
+      await checkCookie();
       if (field) field.value = '';
       form.busy = false;
       done();
@@ -54,7 +72,7 @@ export function drawLogin(done) {
         name: 'username',
         autocomplete: 'username',
         value: 'leasehold',
-        class: 'for-ears',
+        class: 'visually-hidden',
         tabindex: '-1',
         'aria-hidden': 'true',
         readonly: true,
@@ -75,7 +93,7 @@ export function drawLogin(done) {
           made: (/** @type {HTMLInputElement} */ element) => queueMicrotask(() => element.focus()),
         }),
       ),
-      form.problem ? problemBox(form.problem) : null,
+      form.problem ? problemBox(form.problem) : isSecureContext ? null : box('warn', 'silent', h('p', null, NEEDS_HTTPS)),
       h(
         'div',
         { class: 'buttons' },

@@ -3,7 +3,10 @@
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { ageMs, readOnlyBecause, state } from './state.js';
-import { foreign, span, visible, when } from './text.js';
+import { untrusted, span, visible, when } from './text.js';
+
+/** What a sample cannot show. */
+export const SAMPLING = 'A change that starts and ends between two samples is not shown.';
 
 /** Explains how fresh the page is. Its element is outside of the bar, because it lies above the page. */
 export function panels() {
@@ -21,18 +24,14 @@ export function panels() {
         'aria-label': 'How fresh this is',
       },
       h('h2', null, 'How fresh this is'),
-      h(
-        'p',
-        null,
-        `The server looks at the store every ${Math.round(state.everyMs / 100) / 10} s. What happens and is undone between two looks is not seen here.`,
-      ),
+      h('p', null, `The server samples the store every ${Math.round(state.everyMs / 100) / 10} s. ${SAMPLING}`),
       h(
         'dl',
         { class: 'facts' },
         h(
           'div',
           { class: 'fact' },
-          h('dt', null, 'Last look'),
+          h('dt', null, 'Last sample'),
           h(
             'dd',
             null,
@@ -74,7 +73,7 @@ export function panels() {
     h(
       'div',
       { key: 'account', id: 'account-more', class: 'panel', popover: 'auto', role: 'dialog', 'aria-label': 'Who you are' },
-      h('h2', null, info?.caller.subject ? foreign(info.caller.subject, { most: 80 }) : 'Without a token'),
+      h('h2', null, info?.caller.subject ? untrusted(info.caller.subject, { most: 80 }) : 'Without a token'),
       h(
         'p',
         { 'data-test': 'role' },
@@ -111,9 +110,10 @@ export function panels() {
 
 /** The line under the bar when something keeps it from being true. */
 export function banner() {
-  const { problem, connection, overview } = state;
+  const { problem, connection, overview, notice } = state;
   const failing = overview?.body.failing;
   if (state.login) return null;
+  if (notice) return problemLine(notice);
   if (connection === 'lost') {
     const since = state.lostSince ? ` since ${state.lostSince.toTimeString().slice(0, 8)}` : '';
     return h(
@@ -138,24 +138,35 @@ export function banner() {
         'span',
         null,
         h('strong', null, 'The server cannot read the store'),
-        ` (${visible(failing, 60)}). You see the last state that it could read.`,
+        ` (${visible(failing, 60)}). You see its last sample; the clocks have stopped, and no order can be given.`,
       ),
     );
-  if (problem)
+  if (state.suspended)
     return h(
       'p',
-      { class: 'warn', key: 'problem' },
+      { class: 'warn', key: 'suspended' },
       icon('info'),
-      h(
-        'span',
-        null,
-        h('strong', null, foreign(problem.title, { most: 200 })),
-        problem.detail ? [': ', foreign(problem.detail, { most: 400 })] : '',
-        problem.hint ? ['. ', foreign(problem.hint, { most: 300 })] : '',
-      ),
+      'This computer was suspended. The page asks the server again.',
     );
+  if (problem) return problemLine(problem);
   if (state.info?.draining) return h('p', { class: 'warn', key: 'draining' }, icon('info'), 'The server is shutting down.');
   return null;
+}
+
+/** @param {import('./api').Problem} problem */
+function problemLine(problem) {
+  return h(
+    'p',
+    { class: 'warn', key: 'problem' },
+    icon('info'),
+    h(
+      'span',
+      null,
+      h('strong', null, untrusted(problem.title, { most: 200 })),
+      problem.detail ? [': ', untrusted(problem.detail, { most: 400 })] : '',
+      problem.hint ? ['. ', untrusted(problem.hint, { most: 300 })] : '',
+    ),
+  );
 }
 
 export function footer() {
@@ -168,9 +179,9 @@ export function footer() {
       { key: 'sampling', id: 'sampling' },
       `Sampled every ${Math.round(state.everyMs / 100) / 10} s by this server since `,
       when(body.since),
-      '. What happens and is undone in between is not seen.',
+      `. ${SAMPLING}`,
       body.truncated ? ' The store has more resources than a sample holds.' : '',
     ),
-    info ? h('p', { key: 'version' }, 'leasehold ', foreign(info.server, { most: 40 })) : null,
+    info ? h('p', { key: 'version' }, 'leasehold ', untrusted(info.server, { most: 40 })) : null,
   ];
 }

@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { section } from './parts.js';
-import { count, foreign, number, when } from './text.js';
+import { count, untrusted, number, when } from './text.js';
 import { storeSentence } from './words.js';
 
 /** @typedef {import('./types/api').Overview} Overview */
@@ -15,10 +15,10 @@ export function numbers(body) {
     ['Held', body.held, 'only=held&sort=hold', ''],
     ['Waiting', body.waiting, 'only=waiting&sort=waiters', ''],
     ['Stuck', body.stuck, 'only=stuck', 'bad'],
-    ['Gone', body.gone, 'only=gone', 'bad'],
-    ['Unusual', body.unusual, 'only=unusual&sort=hold', 'warn'],
+    ['Process gone', body.gone, 'only=gone', 'bad'],
+    ['Unusually long', body.unusual, 'only=unusual&sort=hold', 'warn'],
     ['Paused', body.paused, 'only=paused', 'calm'],
-    ['Foreign', body.foreign, 'only=foreign', 'calm'],
+    ['Other programs', body.foreign, 'only=foreign', 'calm'],
     ['Unreadable', body.unreadable, 'only=unreadable', 'bad'],
   ];
   return h(
@@ -44,8 +44,8 @@ const HOUR = [
   ['expired', 'by expiry', 'part'],
   ['taken_over', 'then taken over', 'part'],
   ['evicted', 'by an operator', 'part'],
+  ['ended', 'released or expired', ''],
   ['asked', 'asked to finish', ''],
-  ['refused_stale', 'stale tokens refused', 'warn'],
 ];
 
 /** @param {Overview} body */
@@ -86,7 +86,7 @@ export function storeCard(body) {
       { key: 'say' },
       icon(tone === 'good' ? 'ok' : 'silent', tone),
       ' ',
-      foreign(storeSentence(body), { most: 200 }),
+      untrusted(storeSentence(body), { most: 200 }),
       '. ',
       h('a', { href: '#/store' }, 'Details'),
     ),
@@ -127,7 +127,7 @@ export function kinds(body) {
               h(
                 'a',
                 { href: `#/resources?${new URLSearchParams({ kind: kind.kind })}`, class: 'name' },
-                foreign(kind.kind, { most: 40 }),
+                untrusted(kind.kind, { most: 40 }),
               ),
             ),
             h('td', null, number(kind.held)),

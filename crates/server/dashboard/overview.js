@@ -8,9 +8,9 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { kinds, lastHour, numbers, storeCard } from './numbers.js';
 import { button, empty, firstCommand, mark, resourceLink, section, since } from './parts.js';
-import { mayOrder, state } from './state.js';
-import { steady } from './steady.js';
-import { count, foreign, number, span, when } from './text.js';
+import { mayOrder, onForget, state } from './state.js';
+import { keepOrder } from './keep_order.js';
+import { count, number, span, untrusted, visible, when } from './text.js';
 import { asides, changeWords, headline, severity, storeSentence } from './words.js';
 
 /** @typedef {import('./types/api').Overview} Overview */
@@ -30,6 +30,16 @@ const GROUP_ROWS = 10;
 const groups = new Map();
 /** @type {Deadlock[]} */
 let deadlocks = [];
+onForget(() => {
+  groups.clear();
+  deadlocks = [];
+});
+
+/** The kind of the line in the list of changes that says that some are missing. */
+export const GAP = 'gap';
+
+/** @param {import('./types/api').Change} change */
+export const changeKey = ({ at, kind, key, token }) => `${at} ${kind} ${key} ${token ?? ''}`;
 
 export const title = 'Overview';
 
@@ -69,6 +79,7 @@ export function draw() {
         stuck(body, base),
         deadlockSection(),
         ...otherGroups(body),
+        ledLine(body),
         nothingElse(body),
         recent(),
         rates(body.rates),
@@ -102,15 +113,15 @@ function sentence(body, base) {
       'h1',
       { id: 'sentence', tabindex: '-1' },
       h('span', { class: 'lead' }, headline(body), ...wait, '. '),
-      h('span', { class: 'rest' }, ...rest, store ? ['Store: ', foreign(store, { most: 200 }), '.'] : null),
+      h('span', { class: 'rest' }, ...rest, store ? ['Store: ', untrusted(store, { most: 200 }), '.'] : null),
     ),
   );
 }
 
 /** What the sentence says, without what changes each second: for screen readers. @param {Overview} body */
 export function spoken(body) {
-  const oldest = body.stuck && body.oldest_wait ? `, the oldest wait is for ${body.oldest_wait.resource.slice(0, 80)}` : '';
-  return `${[headline(body) + oldest, ...asides(body).filter((text) => !text.includes('held,'))].join('. ')}. ${body.store ? `Store: ${body.store.sentence}.` : ''}`;
+  const oldest = body.stuck && body.oldest_wait ? `, the oldest wait is for ${visible(body.oldest_wait.resource, 80)}` : '';
+  return `${[headline(body) + oldest, ...asides(body).filter((text) => !text.includes('held,'))].join('. ')}. ${body.store ? `Store: ${visible(body.store.sentence, 200)}.` : ''}`;
 }
 
 /** @param {Overview} body @param {number} base */
@@ -127,14 +138,14 @@ function stuck(body, base) {
       ),
     );
   if (!body.stuck) return null;
-  const items = steady('stuck', body.items);
+  const items = keepOrder('stuck', body.items);
   const more = body.stuck - body.items.length;
   return section(
     'stuck',
     ['Stuck ', badge(body.stuck), h('span', { class: 'why' }, `a claim has waited for over ${span(body.stuck_after_ms)}`)],
     h(
       'ul',
-      { class: 'list', key: 'list', 'data-steady': 'stuck' },
+      { class: 'list', key: 'list', 'data-keep-order': 'stuck' },
       items.map((item) => attentionRow(item, base, { test: 'stuck-row', without: 'stuck' })),
     ),
     more > 0
@@ -155,7 +166,7 @@ function deadlockSection() {
         h(
           'li',
           { key: one.resources.map(({ key }) => key).join(' ') || index, class: 'attention bad', 'data-test': 'deadlock' },
-          h('p', { class: 'say' }, icon('deadlock', 'bad'), ' ', foreign(one.sentence, { most: 600 })),
+          h('p', { class: 'say' }, icon('deadlock', 'bad'), ' ', untrusted(one.sentence, { most: 600 })),
           h(
             'ol',
             { class: 'cycle', 'aria-label': 'Resources of the cycle' },
@@ -172,6 +183,18 @@ function deadlockSection() {
   );
 }
 
+/** Long waits that are meant to be, or so it seems. @param {Overview} body */
+function ledLine({ led = 0 }) {
+  if (!led) return null;
+  const holds = led === 1 ? 'resource has long waits and is' : 'resources have long waits and are';
+  return h(
+    'p',
+    { class: 'quiet', key: 'led', 'data-test': 'led' },
+    `${number(led)} ${holds} not counted as stuck, because a holder that renews and has a note may be the leader of an election. `,
+    h('a', { href: '#/resources?only=leading' }, 'Elections'),
+  );
+}
+
 /** @param {Overview} body */
 function otherGroups(body) {
   // A resource is shown once, where it is worst.
@@ -179,7 +202,7 @@ function otherGroups(body) {
   return GROUPS.map(({ only, title, count: field }) => {
     const group = groups.get(only);
     const total = /** @type {Record<string, any>} */ (body)[field] ?? 0;
-    const rows = steady(only, group?.items.filter(({ key }) => !shown.has(key)) ?? []);
+    const rows = keepOrder(only, group?.items.filter(({ key }) => !shown.has(key)) ?? []);
     if (!group || !total) return null;
     // All of them are shown above: only the order for all of them at once is left to show.
     if (!rows.length && total <= group.items.length && !(only === 'gone' && mayOrder())) return null;
@@ -197,7 +220,7 @@ function otherGroups(body) {
         : null,
       h(
         'ul',
-        { class: 'list', key: 'list', 'data-steady': only },
+        { class: 'list', key: 'list', 'data-keep-order': only },
         rows.map((item) => attentionRow(item, group.base, { without: only })),
       ),
       above > 0
@@ -224,16 +247,33 @@ function recent() {
       'ol',
       { class: 'feed', key: 'list' },
       state.recent.map((change) => {
+        if (change.kind === GAP) return missing(change);
         const words = changeWords(change.kind);
         return h(
           'li',
-          { key: `${change.at} ${change.kind} ${change.key} ${change.token ?? ''}` },
+          { key: changeKey(change) },
           when(change.at),
           mark({ icon: words.icon, tone: words.tone, text: words.name }),
           resourceLink(change, { most: 60 }),
-          change.by ? h('span', { class: 'quiet' }, 'by ', foreign(change.by, { most: 40 })) : null,
+          change.by ? h('span', { class: 'quiet' }, 'by ', untrusted(change.by, { most: 40 })) : null,
         );
       }),
+    ),
+  );
+}
+
+/** @param {import('./types/api').Change} change */
+function missing(change) {
+  const what = change.token ? count(Number(change.token), 'change') : 'Some changes';
+  return h(
+    'li',
+    { key: changeKey(change), 'data-test': 'gap' },
+    when(change.at),
+    h(
+      'span',
+      { class: 'mark warn' },
+      icon('info'),
+      `${what} before this are not listed: there were too many, or the stream was cut.`,
     ),
   );
 }

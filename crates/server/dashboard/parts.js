@@ -4,7 +4,7 @@ import { age, countdown } from './clock.js';
 import { copyText } from './copy.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
-import { foreign, hasHidden, visible } from './text.js';
+import { untrusted, hasHidden, visible } from './text.js';
 import { isEnding, stateOf } from './words.js';
 
 /** @typedef {import('./types/api').HeldBy} HeldBy */
@@ -25,18 +25,18 @@ export function linkTo(one) {
 
 /** @param {{resource: string, key: string}} one @param {{most?: number, class?: string}} [options] */
 export function resourceLink(one, options = {}) {
-  return h('a', { href: linkTo(one), class: `name ${options.class ?? ''}` }, foreign(one.resource, { most: options.most }));
+  return h('a', { href: linkTo(one), class: `name ${options.class ?? ''}` }, untrusted(one.resource, { most: options.most }));
 }
 
 /** The process: its label (or else the process id and host) first, because that is what people know it by. @param {Holder} holder @param {number} [most] */
 export function holder({ label, host, pid, subject }, most = 60) {
   const place = [
-    h('span', { class: visible(host).length < 18 ? 'whole' : '' }, 'host ', foreign(host, { most }), ','),
+    h('span', { class: visible(host).length < 18 ? 'whole' : '' }, 'host ', untrusted(host, { most }), ','),
     ' ',
     h('span', { class: 'whole' }, `pid ${pid}`),
   ];
-  const as = subject ? [', as ', foreign(subject, { most })] : [];
-  const name = label ? foreign(label, { most, class: 'label' }) : h('bdi', { class: 'label' }, `${pid}@${visible(host, most)}`);
+  const as = subject ? [', as ', untrusted(subject, { most })] : [];
+  const name = label ? untrusted(label, { most, class: 'label' }) : h('bdi', { class: 'label' }, `${pid}@${visible(host, most)}`);
   return h('span', { class: 'holder' }, name, ' ', h('span', { class: 'process' }, ...(label ? place : ['no label']), ...as));
 }
 
@@ -67,7 +67,7 @@ export function command(text, about = '') {
   const isSafe = !hasHidden(text);
   const parts = text
     .split(PLACEHOLDER)
-    .map((part) => (part === 'WHY' ? h('mark', { title: 'Write the reason here' }, part) : foreign(part, { most: 2000 })));
+    .map((part) => (part === 'WHY' ? h('mark', { title: 'Write the reason here' }, part) : untrusted(part, { most: 2000 })));
   const copy = h(
     'button',
     {
@@ -95,13 +95,19 @@ export function problemBox(problem) {
     'div',
     { class: 'box bad', role: 'alert', 'data-test': 'problem' },
     icon('stuck'),
-    h('div', null, h('p', { class: 'strong' }, foreign(problem.title, { most: 300 })), said(problem.detail), said(problem.hint)),
+    h(
+      'div',
+      null,
+      h('p', { class: 'strong' }, untrusted(problem.title, { most: 300 })),
+      said(problem.detail),
+      said(problem.hint),
+    ),
   );
 }
 
 /** @param {string} text */
 function said(text) {
-  return text ? h('p', null, foreign(text, { most: 1000 })) : null;
+  return text ? h('p', null, untrusted(text, { most: 1000 })) : null;
 }
 
 /** @param {string} tone @param {string} iconName @param {Child[]} children */
@@ -129,13 +135,14 @@ export function fact(name, ...children) {
   return h('div', { class: 'fact', key: `fact ${name}` }, h('dt', null, name), h('dd', null, ...children));
 }
 
-/** @param {string} label @param {(event: any) => void} click @param {{class?: string, icon?: string, test?: string, about?: string, id?: string, disabled?: boolean}} [options] */
+/** @param {string} label @param {(event: any) => void} click @param {{class?: string, icon?: string, test?: string, about?: string, id?: string, key?: string, disabled?: boolean}} [options] */
 export function button(label, click, options = {}) {
-  const about = options.about ? h('span', { class: 'for-ears' }, ` ${visible(options.about, 80)}`) : null;
+  const about = options.about ? h('span', { class: 'visually-hidden' }, ` ${visible(options.about, 80)}`) : null;
   return h(
     'button',
     {
       type: 'button',
+      key: options.key,
       id: options.id,
       class: options.class,
       'data-test': options.test,

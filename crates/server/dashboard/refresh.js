@@ -1,26 +1,30 @@
 // When the page asks the server again: after each sample that the stream reports, and by itself while there is no stream. Never more than
-// once a second, never while the last answer is still under way, never in a hidden tab, never while a person has paused the updates.
+// once a second, never while the last answer is still under way, never while a person has paused the updates. In a hidden tab only the
+// overview, for the title of the tab, and seldom.
 
 import { asProblem, get } from './api.js';
-import { changed, isStale, staleAfterMs, state } from './state.js';
+import { freezeAgain } from './clock.js';
+import { changed, forgetCaller, isStale, staleAfterMs, state } from './state.js';
 
 /** @typedef {import('./types/api').Overview} Overview */
 /** @typedef {import('./types/api').Info} Info */
+/** Loads what the open page wants to know. `again`: a person has asked, so everything is read. @typedef {(signal: AbortSignal, again: boolean) => Promise<void>} Load */
 
 const APART_MS = 1000;
 const WITHOUT_STREAM_MS = 5000;
 const LOST_MS = 3000;
+const HIDDEN_MS = 30_000;
 
-/** What the open page wants to know. @type {(signal: AbortSignal) => Promise<void>} */
+/** @type {Load} */
 let load = async () => {};
 let startedAt = -Infinity;
-let tookMs = 0;
 /** @type {AbortController | null} */
 let inFlight = null;
 let isWanted = false;
+let isInfoOld = true;
 let timer = 0;
 
-/** Another page is open. @param {(signal: AbortSignal) => Promise<void>} loadPage */
+/** Another page is open. @param {Load} loadPage */
 export function openPage(loadPage) {
   load = loadPage;
   refreshNow();
@@ -30,7 +34,7 @@ export function openPage(loadPage) {
 export function refreshNow() {
   inFlight?.abort();
   inFlight = null;
-  void run();
+  void run(true);
 }
 
 /** Asks soon. */
@@ -38,16 +42,25 @@ export function refresh() {
   isWanted = true;
   if (!mayAsk() || inFlight || timer) return;
   // A server that takes long to answer is asked less often.
-  const wait = Math.max(0, startedAt + Math.max(APART_MS, 3 * tookMs) - performance.now());
+  const wait = Math.max(0, startedAt + Math.max(APART_MS, 3 * state.tookMs) - performance.now());
   timer = setTimeout(() => {
     timer = 0;
-    if (mayAsk() && !inFlight) void run();
+    if (mayAsk() && !inFlight) void run(false);
   }, wait);
 }
 
-/** Each second: asks if the stream is silent. */
+/** What the caller may do, or the server itself, may be another one: the next request asks. */
+export function askInfoAgain() {
+  isInfoOld = true;
+}
+
+/** Each second: asks if the stream is silent, or the tab was hidden for long enough. */
 export function checkSilence() {
   const now = performance.now();
+  if (document.hidden) {
+    if (!state.paused && !state.login && !inFlight && now - startedAt > HIDDEN_MS) void run(false);
+    return;
+  }
   const silent = now - state.newsAt > staleAfterMs();
   if (silent && state.connection === 'live') {
     state.connection = 'asking';
@@ -61,27 +74,37 @@ function mayAsk() {
   return !document.hidden && !state.paused && !state.login;
 }
 
-async function run() {
+/** @param {boolean} again */
+async function run(again) {
   clearTimeout(timer);
   timer = 0;
   isWanted = false;
   startedAt = performance.now();
   const mine = (inFlight = new AbortController());
+  const { signal } = mine;
   try {
-    const { signal } = mine;
-    if (!state.info || state.connection === 'lost') state.info = (await get('v1/info', {}, signal)).body;
-    /** @type {Promise<{body: Overview, base: number}>} */
-    const asked = get('v1/overview', { only: 'stuck', sort: 'wait', limit: 50 }, signal);
-    const [overview, page] = await Promise.allSettled([asked, load(signal)]);
-    if (mine.signal.aborted) return;
-    if (overview.status === 'rejected') throw overview.reason;
-    arrived(overview.value);
-    state.pageProblem = page.status === 'rejected' ? asProblem(page.reason) : null;
+    if (isInfoOld || !state.info || state.connection === 'lost') {
+      state.info = (await get('v1/info', {}, signal)).body;
+      isInfoOld = false;
+    }
+    const page = document.hidden && !again ? Promise.resolve() : load(signal, again);
+    // It is awaited below. Without this the browser would call it unhandled if the overview fails first.
+    page.catch(() => {});
+    /** @type {{body: Overview, base: number}} */
+    const overview = await get('v1/overview', { only: 'stuck', sort: 'wait', limit: 50 }, signal);
+    arrived(overview);
+    changed();
+    state.pageProblem = await page.then(
+      () => null,
+      (error) => asProblem(error),
+    );
+    if (signal.aborted) return;
+    freezeAgainIfPaused();
+    state.tookMs = performance.now() - startedAt;
   } catch (error) {
-    if (mine.signal.aborted) return;
+    if (signal.aborted) return;
     failed(asProblem(error));
   } finally {
-    tookMs = performance.now() - startedAt;
     if (inFlight === mine) inFlight = null;
   }
   changed();
@@ -98,14 +121,22 @@ function arrived(overview) {
   state.problem = null;
   state.lostSince = null;
   state.login = false;
+  state.suspended = false;
   const hears = performance.now() - state.newsAt <= staleAfterMs();
   if (state.connection !== 'live') state.connection = hears ? 'live' : 'asking';
+  freezeAgainIfPaused();
+}
+
+/** A person opens pages and gives orders while paused. What they read then is new. */
+function freezeAgainIfPaused() {
+  if (state.paused && !isStale()) freezeAgain();
 }
 
 /** @param {import('./api').Problem} problem */
 function failed(problem) {
   if (problem.status === 401) {
-    Object.assign(state, { login: true, info: null, overview: null, sampledAt: null, connection: 'starting' });
+    forgetCaller();
+    state.login = true;
   } else if (problem.isOutage || isStale()) {
     state.connection = 'lost';
     state.lostSince ??= new Date();

@@ -1,7 +1,7 @@
 // One resource: who holds it, who waits, what to do, what has happened.
 
 import { openAction } from './action_dialog.js';
-import { KINDS } from './actions.js';
+import { isForHolder, KINDS, seenOf } from './actions.js';
 import { get } from './api.js';
 import { stepBody } from './attention.js';
 import { durations } from './chart.js';
@@ -10,51 +10,70 @@ import { h } from './dom.js';
 import { holdersSection, queueSection } from './holders.js';
 import { icon } from './icons.js';
 import { box, button, command, fact, holder, mark, nameOf, section } from './parts.js';
-import { readOnlyBecause } from './state.js';
-import { count, foreign, number, quoted, visible } from './text.js';
-import { auditList, timeline } from './timeline.js';
-import { marksOf, modeOf } from './words.js';
+import { onForget, readOnlyBecause, state } from './state.js';
+import { count, untrusted, number, quoted, visible } from './text.js';
+import { AUDIT_SHOWN, auditList, timeline } from './timeline.js';
+import { holdersOf, marksOf, modeOf } from './words.js';
 
 /** @typedef {import('./types/api').Snapshot} Snapshot */
 /** @typedef {import('./types/api').Item} Item */
 /** @typedef {import('./types/api').HeldBy} HeldBy */
 /** @typedef {Record<string, string>} Params */
-/** @typedef {{for: string, snapshot: Snapshot, base: number, item: Item | null, itemBase: number, timeline: import('./types/api').Timeline | null, audit: import('./types/api').AuditRecord[] | null}} Found */
+/** @typedef {import('./types/api').Timeline} Timeline */
+/** @typedef {import('./types/api').AuditPage} AuditPage */
+/** @typedef {{for: string, snapshot: Snapshot, base: number, item: Item | null, itemBase: number, timeline: Timeline | null, audit: AuditPage | null}} Found */
+
+// The past is read again when the stream says that the resource has changed, and after this time: another operator's order may have done
+// nothing, and another server may have given it.
+const PAST_MS = 30_000;
 
 /** @type {Found | null} */
 let found = null;
+let pastReadAt = -Infinity;
+onForget(() => (found = null));
+
+/** The stream reports changes of these resources. @param {string[] | null} keys `null`: of any */
+export function onChanges(keys) {
+  if (!keys || keys.includes(found?.snapshot.key ?? '')) pastReadAt = -Infinity;
+}
 
 /** @param {Params} params */
 export const title = (params) => visible(params.name ?? params.key ?? 'Resource', 60);
 
-/** @param {Params} params @param {AbortSignal} signal */
-export async function load(params, signal) {
-  const name = params.name ? { name: params.name } : { key: params.key };
+/** @param {Params} params @returns {Record<string, string>} */
+const nameIn = ({ name, key }) => (name ? { name } : { key: key ?? '' });
+
+/** @param {Params} params @param {AbortSignal} signal @param {boolean} again */
+export async function load(params, signal, again) {
+  const name = nameIn(params);
+  const before = found?.for === JSON.stringify(name) ? found : null;
   /** @type {{body: Snapshot, base: number}} */
   const { body: snapshot, base } = await get('v1/resource', name, signal);
-  const [item, past, audit] = await Promise.all([
+  const isPastNew = !again && before && state.connection === 'live' && performance.now() - pastReadAt < PAST_MS;
+  if (!isPastNew) pastReadAt = performance.now();
+  const [item, timeline, audit] = await Promise.all([
     optional(itemOf(snapshot, signal)),
-    optional(/** @type {Promise<{body: import('./types/api').Timeline}>} */ (get('v1/timeline', nameOf(snapshot), signal))),
-    optional(
-      /** @type {Promise<{body: import('./types/api').AuditPage}>} */ (
-        get('v1/audit', { prefix: snapshot.key, limit: 50 }, signal)
-      ),
-    ),
+    isPastNew
+      ? before.timeline
+      : optional(/** @type {Promise<{body: Timeline}>} */ (get('v1/timeline', nameOf(snapshot), signal))).then(bodyOf),
+    isPastNew
+      ? before.audit
+      : optional(
+          /** @type {Promise<{body: AuditPage}>} */ (get('v1/audit', { key: snapshot.key, limit: AUDIT_SHOWN + 1 }, signal)),
+        ).then(bodyOf),
   ]);
-  // The prefix also finds resources whose names begin with this one.
-  const records = audit?.body.records.filter(({ key }) => key === snapshot.key) ?? null;
-  found = {
-    for: JSON.stringify(name),
-    snapshot,
-    base,
-    item: item?.item ?? null,
-    itemBase: item?.base ?? base,
-    timeline: past?.body ?? null,
-    audit: records,
-  };
+  // Its data is of the page, or of the caller, from before.
+  if (signal.aborted) {
+    pastReadAt = -Infinity;
+    return;
+  }
+  found = { for: JSON.stringify(name), snapshot, base, item: item?.item ?? null, itemBase: item?.base ?? base, timeline, audit };
 }
 
-/** What the page can do without: its refusal (by a server that samples nothing, or for this caller) must not hide the rest. @template T @param {Promise<T>} asked @returns {Promise<T | null>} */
+/**
+ * What the page can do without: its refusal (by a server that samples nothing, or for this caller) must not hide the rest.
+ * @template T @param {Promise<T>} asked @returns {Promise<T | null>}
+ */
 async function optional(asked) {
   try {
     return await asked;
@@ -62,6 +81,9 @@ async function optional(asked) {
     return null;
   }
 }
+
+/** @template T @param {{body: T} | null} answer */
+const bodyOf = (answer) => answer?.body ?? null;
 
 /** What the sample says of it: the state of its holders, and the steps. @param {Snapshot} snapshot @param {AbortSignal} signal */
 async function itemOf({ key }, signal) {
@@ -73,18 +95,19 @@ async function itemOf({ key }, signal) {
 /** @param {Params} params */
 export function draw(params) {
   const name = params.name ?? params.key ?? '';
-  const isThis = found?.for === JSON.stringify(params.name ? { name: params.name } : { key: params.key });
+  const isThis = found?.for === JSON.stringify(nameIn(params));
   if (!found || !isThis)
     return h(
       'div',
       { class: 'page', key: 'resource-loading' },
-      h('h1', { tabindex: '-1', class: 'name' }, foreign(name, { most: 2000 })),
+      h('h1', { tabindex: '-1', class: 'name' }, untrusted(name, { most: 2000 })),
       h('p', { class: 'loading', 'aria-busy': 'true' }, 'Reading the resource…'),
     );
   const { snapshot, item } = found;
+  const known = item ? holdersOf(item) : [];
   const held = snapshot.holders.map((one) => ({
     ...one,
-    state: item?.holders.find(({ token }) => token === one.token)?.state ?? guess(one),
+    state: known.find(({ token }) => token === one.token)?.state ?? guess(one),
   }));
   return h(
     'div',
@@ -101,7 +124,7 @@ export function draw(params) {
               'bad',
               'unreadable',
               h('p', { class: 'strong' }, 'It cannot be read.'),
-              h('p', null, foreign(snapshot.unreadable, { most: 2000 })),
+              h('p', null, untrusted(snapshot.unreadable, { most: 2000 })),
             )
           : null,
         steps(found),
@@ -109,7 +132,7 @@ export function draw(params) {
           snapshot,
           held,
           found.base,
-          (item?.steps ?? []).flatMap(({ token }) => token ?? []),
+          (item?.steps ?? []).flatMap((step) => (isForHolder(step) ? (step.token ?? []) : [])),
         ),
         queueSection(snapshot, found.base),
         timeline(found.timeline),
@@ -117,7 +140,7 @@ export function draw(params) {
       h(
         'aside',
         { class: 'side-column', 'aria-label': 'More about the resource' },
-        orders(snapshot),
+        orders(found),
         facts(snapshot),
         charts(found),
         auditList(found.audit, snapshot.key),
@@ -139,7 +162,7 @@ function head(snapshot, item, held) {
     'div',
     { class: 'page-head' },
     h('p', { class: 'crumb small' }, h('a', { href: '#/resources' }, 'Resources')),
-    h('h1', { tabindex: '-1', class: 'name' }, foreign(snapshot.resource, { most: 4000 })),
+    h('h1', { tabindex: '-1', class: 'name' }, untrusted(snapshot.resource, { most: 4000 })),
     h('p', { class: 'summary', 'data-test': 'summary' }, summary(snapshot, held)),
     h(
       'div',
@@ -193,8 +216,8 @@ function steps({ item, itemBase }) {
   );
 }
 
-/** @param {Snapshot} snapshot */
-function orders(snapshot) {
+/** @param {Found} found */
+function orders({ snapshot, base }) {
   const why = readOnlyBecause();
   if (why)
     return section(
@@ -203,7 +226,9 @@ function orders(snapshot) {
       h('p', { class: 'quiet', key: 'why', 'data-test': 'read-only' }, icon('lock'), ` Read-only: ${why}.`),
     );
   const give = (/** @type {string} */ action, more = {}) =>
-    button(KINDS[action].button, () => openAction({ action, on: snapshot, ...more }), { test: `do-${action}` });
+    button(KINDS[action].button, () => openAction({ action, on: snapshot, seen: seenOf(snapshot, base), ...more }), {
+      test: `do-${action}`,
+    });
   return section(
     'orders',
     'Orders',

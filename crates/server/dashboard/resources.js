@@ -5,9 +5,9 @@ import { holders, waiting } from './attention.js';
 import { h } from './dom.js';
 import { empty, firstCommand, mark, resourceLink, row, since, table } from './parts.js';
 import { go } from './route.js';
-import { state } from './state.js';
-import { steady } from './steady.js';
-import { count, foreign, number } from './text.js';
+import { onForget, state } from './state.js';
+import { keepOrder } from './keep_order.js';
+import { count, untrusted, number } from './text.js';
 import { marksOf, modeOf } from './words.js';
 
 /** @typedef {import('./types/api').Overview} Overview */
@@ -22,13 +22,13 @@ const FILTERS = [
   ['held', 'Held', 'held'],
   ['waiting', 'With waiters', null],
   ['stuck', 'Stuck', 'stuck'],
-  ['gone', 'Gone', 'gone'],
-  ['unusual', 'Unusual', 'unusual'],
+  ['gone', 'Process gone', 'gone'],
+  ['unusual', 'Held unusually long', 'unusual'],
   ['deadlocked', 'Deadlocked', null],
   ['paused', 'Paused', 'paused'],
-  ['foreign', 'Foreign', 'foreign'],
+  ['foreign', 'Other programs', 'foreign'],
   ['unreadable', 'Unreadable', 'unreadable'],
-  ['leading', 'Leading', null],
+  ['leading', 'Elections', null],
   ['kept', 'Kept closed', 'kept'],
 ];
 /** @type {[string, string][]} */
@@ -44,6 +44,7 @@ let found = null;
 let asked = '';
 /** The pages before this one, to go back. @type {string[]} */
 let trail = [];
+onForget(() => ([found, asked, trail] = [null, '', []]));
 
 /** @param {Params} params */
 const queryOf = ({ q, kind, sort, only, after }) => ({ q, kind, sort: sort || 'wait', only, after, limit: ROWS });
@@ -131,7 +132,7 @@ function tools(params) {
             'span',
             { class: 'search-word', key: 'q' },
             'named ',
-            foreign(params.q, { most: 40, class: 'name' }),
+            untrusted(params.q, { most: 40, class: 'name' }),
             ' ',
             h('a', { href: address({ ...params, q: '', after: '' }), 'aria-label': 'Clear the search' }, 'clear'),
           )
@@ -162,7 +163,7 @@ function select(name, value, options, params) {
       h(
         'option',
         { key, value: key, selected: key === value },
-        foreign(text, { most: 40 }).children.map((child) => (typeof child === 'string' ? child : child.children.join(''))),
+        untrusted(text, { most: 40 }).children.map((child) => (typeof child === 'string' ? child : child.children.join(''))),
       ),
     ),
   );
@@ -178,7 +179,7 @@ export function address(params) {
 /** @param {Params} params @param {{body: Overview, base: number}} found */
 function list(params, { body, base }) {
   if (!body.items.length) return nothing(params);
-  const rows = steady(`resources ${asked}`.replaceAll('"', "'"), body.items).map((item) =>
+  const rows = keepOrder(`resources ${asked}`.replaceAll('"', "'"), body.items).map((item) =>
     row(item.key, [
       ['Resource', [h('div', { class: 'resource-cell' }, resourceLink(item), h('span', { class: 'quiet small' }, modeOf(item)))]],
       ['Holder', h('div', { class: 'stack' }, holders(item, base, { isTable: true }))],
@@ -190,7 +191,7 @@ function list(params, { body, base }) {
       ],
       ['Waiting', h('div', { class: 'stack' }, waiting(item, base, { isTable: true }))],
       [
-        'Stands out',
+        'Problems',
         h(
           'div',
           { class: 'marks' },
@@ -201,20 +202,26 @@ function list(params, { body, base }) {
   );
   return h(
     'div',
-    { 'data-steady': `resources ${asked}`.replaceAll('"', "'"), key: 'list' },
-    table('Resources', ['Resource', 'Holder', 'Held for', 'Waiting', 'What stands out'], rows, 'resources'),
+    { 'data-keep-order': `resources ${asked}`.replaceAll('"', "'"), key: 'list' },
+    table('Resources', ['Resource', 'Holder', 'Held for', 'Waiting', 'Problems'], rows, 'resources'),
   );
 }
 
 /** @param {Params} params */
 function nothing(params) {
+  if (params.after)
+    return empty(
+      'There are no more resources.',
+      h('p', null, 'Those of this page are gone since the page before was read.'),
+      h('p', null, h('a', { href: address({ ...params, after: '' }) }, 'First page')),
+    );
   if (params.q || params.kind || params.only)
     return empty(
-      'Nothing is found.',
+      'No resource is found.',
       h(
         'p',
         null,
-        'No resource of the newest sample is like this. One that nobody holds and nobody waits for is not in the store.',
+        'No resource of the newest sample matches. A resource that nobody holds and nobody waits for is not in the store.',
       ),
       h('p', null, h('a', { href: '#/resources' }, 'Show all resources')),
     );

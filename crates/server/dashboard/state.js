@@ -25,6 +25,10 @@ export const state = {
   /** The instant of the newest sample. @type {number | null} */
   sampledAt: null,
   everyMs: 2000,
+  /** How long the server took for the last answer. */
+  tookMs: 0,
+  /** The computer was suspended since the last answer. */
+  suspended: false,
   /** When the stream was last heard of. */
   newsAt: -Infinity,
   /** Why the last request failed, if it did. @type {Problem | null} */
@@ -33,9 +37,33 @@ export const state = {
   pageProblem: null,
   /** Since when the server does not answer, for people. @type {Date | null} */
   lostSince: null,
+  /** What this person must be told until the next log-in or page: a failed log-out. @type {Problem | null} */
+  notice: null,
   /** What has happened since the page was opened, newest first. @type {Change[]} */
   recent: [],
 };
+
+/** @type {(() => void)[]} */
+const forgetters = [];
+
+/** Registers what forgets the data of a caller. @param {() => void} forget */
+export function onForget(forget) {
+  forgetters.push(forget);
+}
+
+/** There is another token, or none any more: nothing that the old one could read may stay. */
+export function forgetCaller() {
+  Object.assign(state, {
+    info: null,
+    overview: null,
+    sampledAt: null,
+    problem: null,
+    pageProblem: null,
+    connection: 'starting',
+    recent: [],
+  });
+  for (const forget of forgetters) forget();
+}
 
 /** @type {(() => void) | null} */
 let draw = null;
@@ -57,9 +85,9 @@ export function changed() {
   });
 }
 
-/** No news for so long that the state must be called old. */
+/** No news for so long that the state must be called old. A server that takes long to answer is asked less often. */
 export function staleAfterMs() {
-  return 3 * state.everyMs + 2000;
+  return 3 * state.everyMs + 2000 + 4 * state.tookMs;
 }
 
 /** The age of what is shown. @returns {number | null} */
@@ -67,9 +95,16 @@ export function ageMs() {
   return state.sampledAt === null ? null : Math.max(0, performance.now() - state.sampledAt);
 }
 
+/** The server answers, but it cannot read its store: it shows its last sample. */
+export function isFailing() {
+  return Boolean(state.overview?.body.failing);
+}
+
+/** What is shown is older than it should be. A person who has paused the page knows that. */
 export function isStale() {
+  if (state.connection === 'lost' || isFailing() || state.suspended) return true;
   const age = ageMs();
-  return state.connection === 'lost' || (age !== null && age > staleAfterMs());
+  return !state.paused && age !== null && age > staleAfterMs();
 }
 
 /** Whether this person may give orders. While that is not known: no. */
@@ -85,8 +120,10 @@ export function readOnlyBecause() {
   if (!info.caller.roles.includes('operator')) {
     return info.caller.subject
       ? 'your token does not have the role operator'
-      : 'this server asks for no tokens, so that everyone may look and nobody may give orders. Start it with --tokens';
+      : 'this server runs without tokens: everyone can view, nobody can give orders';
   }
   if (state.connection === 'lost') return 'the server does not answer';
+  if (isFailing()) return 'the server cannot read the store';
+  if (isStale()) return 'the page is stale';
   return null;
 }

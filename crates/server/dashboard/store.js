@@ -1,11 +1,11 @@
-// The store behind the server: whether it is well, what it promises, and what to mend.
+// The store behind the server: whether it is well, what it guarantees, and what to fix.
 
 import { get } from './api.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { fact, row, section, table } from './parts.js';
-import { state } from './state.js';
-import { count, fine, foreign, number } from './text.js';
+import { onForget, state } from './state.js';
+import { count, formatMs, untrusted, number } from './text.js';
 
 /** @typedef {import('./types/api').Store} Store */
 
@@ -13,6 +13,7 @@ export const title = 'Store';
 
 /** @type {Store | null} */
 let found = null;
+onForget(() => (found = null));
 
 /** @param {Record<string, string>} _params @param {AbortSignal} signal */
 export async function load(_params, signal) {
@@ -41,14 +42,14 @@ export function draw() {
       h(
         'h1',
         { tabindex: '-1', 'data-test': 'store-sentence' },
-        h('span', { class: 'lead' }, 'Store: ', foreign(found.sentence, { most: 300 }), '.'),
+        h('span', { class: 'lead' }, 'Store: ', untrusted(found.sentence, { most: 300 }), '.'),
       ),
     ),
     h(
       'div',
       { class: 'columns' },
       h('div', { class: 'main-column' }, findings(found), nodes(found), calls(found)),
-      h('aside', { class: 'side-column', 'aria-label': 'What it promises' }, promise(found), abilities()),
+      h('aside', { class: 'side-column', 'aria-label': 'Guarantee' }, promise(found), abilities()),
     ),
   );
 }
@@ -59,7 +60,7 @@ function findings({ findings }) {
     return section(
       'findings',
       'Findings',
-      h('div', { class: 'well', key: 'well' }, icon('ok', 'good'), h('p', null, 'Nothing is to be mended.')),
+      h('div', { class: 'well', key: 'well' }, icon('ok', 'good'), h('p', null, 'No problems found.')),
     );
   const ranks = ['critical', 'warning', 'info'];
   const sorted = [...findings].sort((a, b) => ranks.indexOf(a.severity) - ranks.indexOf(b.severity));
@@ -79,9 +80,14 @@ function findings({ findings }) {
           h(
             'div',
             null,
-            h('p', { class: 'strong' }, h('span', { class: 'for-ears' }, `${one.severity}: `), foreign(one.title, { most: 300 })),
-            h('p', null, foreign(one.detail, { most: 1000 })),
-            one.fix ? h('p', null, h('strong', null, 'To mend it: '), foreign(one.fix, { most: 1000 })) : null,
+            h(
+              'p',
+              { class: 'strong' },
+              h('span', { class: 'visually-hidden' }, `${one.severity}: `),
+              untrusted(one.title, { most: 300 }),
+            ),
+            h('p', null, untrusted(one.detail, { most: 1000 })),
+            one.fix ? h('p', null, h('strong', null, 'How to fix it: '), untrusted(one.fix, { most: 1000 })) : null,
           ),
         );
       }),
@@ -94,18 +100,18 @@ function nodes({ nodes, quorum }) {
   if (!nodes?.length) return null;
   const rows = nodes.map((node) =>
     row(node.name, [
-      ['Node', h('span', { class: 'name' }, foreign(node.name))],
+      ['Node', h('span', { class: 'name' }, untrusted(node.name))],
       [
         'State',
         node.counts
-          ? h('span', { class: 'mark good' }, icon('ok'), 'counts')
+          ? h('span', { class: 'mark good' }, icon('ok'), 'up')
           : node.stands_by
-            ? h('span', { class: 'mark' }, 'stands by')
-            : h('span', { class: 'mark bad' }, icon('gone'), 'does not count'),
+            ? h('span', { class: 'mark' }, 'standby')
+            : h('span', { class: 'mark bad' }, icon('gone'), 'down or no vote'),
       ],
-      ['Round trip', fine(node.round_trip_ms)],
+      ['Round trip', formatMs(node.round_trip_ms)],
       ['Clock', clock(node.clock_ahead_ms)],
-      ['Why', node.why ? h('span', { class: 'reason' }, foreign(node.why, { most: 400 })) : h('span', { class: 'quiet' }, '–')],
+      ['Why', node.why ? h('span', { class: 'reason' }, untrusted(node.why, { most: 400 })) : h('span', { class: 'quiet' }, '–')],
     ]),
   );
   return section(
@@ -119,7 +125,7 @@ function nodes({ nodes, quorum }) {
 /** @param {import('./types/api').Quorum} quorum */
 function quorumBar({ nodes, up, needed, margin }) {
   const tone = up < needed ? 'bad' : margin === 0 ? 'warn' : 'good';
-  const say = `${up} of ${count(nodes, 'node')} count, ${needed} are needed: ${up < needed ? 'no lease can be granted' : margin ? `${margin} to spare` : 'none to spare'}`;
+  const say = `${up} of ${count(nodes, 'node')} up, ${needed} needed: ${up < needed ? 'no lease can be granted' : margin ? `${margin} to spare` : 'none to spare'}`;
   return h(
     'p',
     { class: `quorum ${tone}`, key: 'quorum', 'data-test': 'quorum' },
@@ -137,7 +143,7 @@ function quorumBar({ nodes, up, needed, margin }) {
 /** @param {number | null | undefined} ahead */
 function clock(ahead) {
   if (ahead === null || ahead === undefined) return h('span', { class: 'quiet' }, 'not known');
-  const text = Math.abs(ahead) < 1 ? 'the same' : `${fine(Math.abs(ahead))} ${ahead > 0 ? 'ahead' : 'behind'}`;
+  const text = Math.abs(ahead) < 1 ? 'the same' : `${formatMs(Math.abs(ahead))} ${ahead > 0 ? 'ahead' : 'behind'}`;
   return h('span', { class: Math.abs(ahead) > 500 ? 'mark warn' : '' }, Math.abs(ahead) > 500 ? icon('late') : null, text);
 }
 
@@ -152,18 +158,14 @@ function calls({ calls: all }) {
     );
   const rows = calls.map((call) =>
     row(call.verb, [
-      ['Verb', h('span', { class: 'strong' }, foreign(call.verb))],
+      ['Verb', h('span', { class: 'strong' }, untrusted(call.verb))],
       ['Calls', number(call.count)],
       ['Failed', h('span', { class: call.errors ? 'bad-text strong' : 'quiet' }, number(call.errors))],
-      ['Median', fine(call.p50_ms)],
-      ['99 of 100 below', fine(call.p99_ms)],
+      ['Median', formatMs(call.p50_ms)],
+      ['p99', formatMs(call.p99_ms)],
     ]),
   );
-  return section(
-    'calls',
-    'Calls of this server',
-    table('Calls', ['Verb', 'Calls', 'Failed', 'Median', '99 of 100 below'], rows, 'calls'),
-  );
+  return section('calls', 'Calls of this server', table('Calls', ['Verb', 'Calls', 'Failed', 'Median', 'p99'], rows, 'calls'));
 }
 
 /** @param {Store} store */
@@ -171,19 +173,19 @@ function promise({ backend, level, because }) {
   const { info } = state;
   return section(
     'promise',
-    'What it promises',
+    'Guarantee',
     h(
       'dl',
       { class: 'facts', key: 'facts' },
-      fact('Store', foreign(backend)),
-      fact('Level', h('strong', null, foreign(level.replaceAll('_', ' ')))),
-      fact('Because', foreign(because, { most: 1000 })),
+      fact('Store', untrusted(backend)),
+      fact('Level', h('strong', null, untrusted(level.replaceAll('_', ' ')))),
+      fact('Because', untrusted(because, { most: 1000 })),
       info?.store.tokens_break_when
-        ? fact('A token can go back when', foreign(info.store.tokens_break_when, { most: 1000 }))
+        ? fact('A token can go back when', untrusted(info.store.tokens_break_when, { most: 1000 }))
         : null,
-      info ? fact('When this server ends', info.survives_server ? 'leases stay' : 'its leases end with it') : null,
-      info ? fact('Id', h('code', null, foreign(info.store.id))) : null,
-      info ? fact('Server', foreign(info.server), ', API ', foreign(info.api)) : null,
+      info ? fact('If this server stops', info.survives_server ? 'leases stay' : 'its leases end with it') : null,
+      info ? fact('Id', h('code', null, untrusted(info.store.id))) : null,
+      info ? fact('Server', untrusted(info.server), ', API ', untrusted(info.api)) : null,
     ),
   );
 }

@@ -2,6 +2,9 @@
 
 import { asProblem, refusal } from './api.js';
 
+// The server says something at least every 15 s. A connection that is silent for longer is broken, although nobody was told.
+const SILENCE_MS = 40_000;
+
 /** @typedef {{event: string, data: string, id: string}} ServerEvent */
 
 /**
@@ -14,8 +17,16 @@ export async function readStream(url, lastId, signal, onEvent, onOpen) {
   /** @type {Record<string, string>} */
   const headers = { accept: 'text/event-stream' };
   if (lastId) headers['last-event-id'] = lastId;
+  const silence = new AbortController();
+  let timer = setTimeout(() => silence.abort(), SILENCE_MS);
   try {
-    const response = await fetch(url, { headers, cache: 'no-store', credentials: 'same-origin', redirect: 'error', signal });
+    const response = await fetch(url, {
+      headers,
+      cache: 'no-store',
+      credentials: 'same-origin',
+      redirect: 'error',
+      signal: AbortSignal.any([signal, silence.signal]),
+    });
     if (!response.ok || !response.body) throw await refusal(response);
     onOpen();
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -23,11 +34,15 @@ export async function readStream(url, lastId, signal, onEvent, onOpen) {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), SILENCE_MS);
       parse(value);
     }
   } catch (error) {
     if (signal.aborted) return;
     throw asProblem(error);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -40,7 +40,7 @@ function cutTo(text, most) {
  * Text from outside, isolated from the direction of the text around it.
  * @param {string} text @param {{most?: number, class?: string, lines?: boolean}} [options] `lines`: line breaks are shown as such
  */
-export function foreign(text, options = {}) {
+export function untrusted(text, options = {}) {
   const { most = SHORT } = options;
   const cut = cutTo(text, most);
   const parts = [];
@@ -82,7 +82,7 @@ export function left(ms) {
 }
 
 /** A short measured time. @param {number | null | undefined} ms */
-export function fine(ms) {
+export function formatMs(ms) {
   if (ms === null || ms === undefined) return '–';
   if (Math.abs(ms) >= 10_000) return span(Math.abs(ms));
   if (Math.abs(ms) >= 1000) return `${(ms / 1000).toFixed(1)} s`;

@@ -2,15 +2,16 @@
 
 import { h } from './dom.js';
 import { icon } from './icons.js';
+import { SAMPLING } from './notices.js';
 import { holder, section } from './parts.js';
-import { fine, foreign, number, when } from './text.js';
+import { formatMs, untrusted, number, when } from './text.js';
 import { changeWords } from './words.js';
 
 /** @typedef {import('./types/api').Timeline} Timeline */
 /** @typedef {import('./types/api').Change} Change */
 
 const SHOWN = 100;
-const AUDIT_SHOWN = 5;
+export const AUDIT_SHOWN = 5;
 
 /** @param {Timeline | null} past */
 export function timeline(past) {
@@ -32,7 +33,7 @@ export function timeline(past) {
       { class: 'quiet small', key: 'since' },
       complete ? 'This is all since ' : 'Seen by this server since ',
       when(since),
-      '. What happens and is undone between two looks is not seen.',
+      `. ${SAMPLING}`,
       entries.length > SHOWN ? ` ${number(entries.length - SHOWN)} older ones are not shown.` : '',
     ),
   );
@@ -42,7 +43,7 @@ export function timeline(past) {
 function entry(change, index, length) {
   const words = changeWords(change.kind);
   const facts = [
-    typeof change.waited_ms === 'number' ? `after a wait of ${fine(change.waited_ms)}` : '',
+    typeof change.waited_ms === 'number' ? `after a wait of ${formatMs(change.waited_ms)}` : '',
     typeof change.for_ms === 'number' ? lasting(change.kind, change.for_ms) : '',
     change.queue_length ? `${number(change.queue_length)} waiting` : '',
   ].filter(Boolean);
@@ -71,8 +72,8 @@ function entry(change, index, length) {
         ? h(
             'p',
             { class: 'small' },
-            change.by ? ['by ', foreign(change.by), change.why ? ': ' : ''] : null,
-            change.why ? foreign(change.why, { most: 1000 }) : null,
+            change.by ? ['by ', untrusted(change.by), change.why ? ': ' : ''] : null,
+            change.why ? untrusted(change.why, { most: 1000 }) : null,
           )
         : null,
     ),
@@ -81,13 +82,14 @@ function entry(change, index, length) {
 
 /** What the duration of a change says. @param {string} kind @param {number} ms */
 function lasting(kind, ms) {
-  if (kind === 'paused') return `for ${fine(ms)}`;
-  return kind === 'granted' ? '' : `held for ${fine(ms)}`;
+  if (kind === 'paused') return `for ${formatMs(ms)}`;
+  return kind === 'granted' ? '' : `held for ${formatMs(ms)}`;
 }
 
-/** @param {import('./types/api').AuditRecord[] | null} records @param {string} key of the resource */
-export function auditList(records, key) {
-  if (!records) return null;
+/** @param {import('./types/api').AuditPage | null} page @param {string} key of the resource */
+export function auditList(page, key) {
+  if (!page) return null;
+  const { records, next } = page;
   if (!records.length)
     return section('audit', 'Audit', h('p', { class: 'quiet', key: 'none' }, 'No operator has given an order.'));
   return section(
@@ -105,19 +107,19 @@ export function auditList(records, key) {
             h(
               'p',
               null,
-              h('strong', null, foreign(record.command)),
-              record.done ? '' : h('span', { class: 'mark warn' }, icon('info'), 'came too late: nothing was done'),
+              h('strong', null, untrusted(record.command)),
+              record.done ? '' : h('span', { class: 'mark warn' }, icon('info'), 'too late: nothing done'),
             ),
-            h('p', { class: 'small' }, foreign(record.why, { most: 1000 })),
-            h('p', { class: 'quiet small' }, foreign(record.by), ' · ', when(record.at)),
+            h('p', { class: 'small' }, untrusted(record.why, { most: 1000 })),
+            h('p', { class: 'quiet small' }, untrusted(record.by), ' · ', when(record.at)),
           ),
         ),
     ),
-    records.length > AUDIT_SHOWN
+    records.length > AUDIT_SHOWN || next
       ? h(
           'p',
           { class: 'small', key: 'all' },
-          h('a', { href: `#/audit?${new URLSearchParams({ prefix: key })}` }, `All ${records.length} orders`),
+          h('a', { href: `#/audit?${new URLSearchParams({ key })}` }, 'All orders for this resource'),
         )
       : null,
   );

@@ -39,16 +39,32 @@ export function isEnding(held) {
   return held.evicting || held.kept || held.state === 'silent' || held.state === 'gone' || held.state === 'late';
 }
 
-/** What stands out about a resource, the worst first. @param {Item} item @returns {Mark[]} */
+/** The holders that the item lists, those whose process is gone first. @param {{holders: HeldBy[], gone?: HeldBy[]}} item @returns {HeldBy[]} */
+export function holdersOf({ holders, gone }) {
+  const first = gone ?? holders.filter(isGone);
+  return [...first, ...holders.filter(({ token }) => !first.some((one) => one.token === token))];
+}
+
+/** @param {HeldBy} held */
+export const isGone = ({ state }) => state === 'gone';
+
+/** What is wrong or special about a resource, the worst first. @param {Item} item @returns {Mark[]} */
 export function marksOf(item) {
   /** @type {Mark[]} */
   const marks = [];
   if (item.stuck) marks.push({ icon: 'stuck', tone: 'bad', text: 'stuck' });
   if (item.deadlock?.length) marks.push({ icon: 'deadlock', tone: 'bad', text: 'possible deadlock' });
   if (item.unreadable) marks.push({ icon: 'unreadable', tone: 'bad', text: 'unreadable' });
-  if (item.holders.some((held) => held.state === 'gone')) marks.push({ icon: 'gone', tone: 'bad', text: 'process gone' });
+  if (item.gone?.length || item.holders.some(isGone)) marks.push({ icon: 'gone', tone: 'bad', text: 'process gone' });
   if (item.paused_for_ms) marks.push({ icon: 'paused', tone: 'calm', text: 'paused' });
   if (item.unusual_hold) marks.push({ icon: 'unusual', tone: 'warn', text: 'held unusually long' });
+  if (item.led)
+    marks.push({
+      icon: 'info',
+      tone: 'calm',
+      text: 'holder has a note',
+      title: 'Its holder renews and has a note, as the leader of an election has: its waiters do not count as stuck',
+    });
   if (item.foreign_count) marks.push({ icon: 'foreign', tone: 'calm', text: 'another program' });
   if (item.holders.some((held) => held.evicting)) marks.push({ icon: 'lost', tone: 'warn', text: 'evicting' });
   if (item.holders.some((held) => held.asked)) marks.push({ icon: 'info', tone: 'calm', text: 'asked to finish' });
@@ -104,6 +120,7 @@ const CHANGES = {
   expired: ['Lost: it expired', 'lost', 'bad'],
   taken_over: ['Lost: it expired, and the next claim holds it', 'lost', 'bad'],
   handed_over: ['Handed over inside one client', 'arrow', 'plain'],
+  ended: ['Ended (released or expired)', 'released', 'plain'],
   evicted: ['Evicted', 'lost', 'bad'],
   evicting: ['Eviction ordered: it is not renewed any more', 'lost', 'warn'],
   asked: ['Asked to finish', 'info', 'calm'],

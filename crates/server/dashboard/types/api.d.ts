@@ -45,6 +45,10 @@ export type Item = {
   kind: string;
   capacity: number;
   holders: HeldBy[];
+  /** All holders whose process is gone. `holders` has only some. */
+  gone?: HeldBy[];
+  /** How many more of them there are. */
+  gone_more?: number;
   holder_count: number;
   foreign_count: number;
   queue_length: number;
@@ -52,6 +56,8 @@ export type Item = {
   oldest_wait_ms?: number | null;
   oldest_hold_ms?: number | null;
   stuck: boolean;
+  /** Its holder renews and has a note, so waits for it do not count as stuck. */
+  led?: boolean;
   paused_for_ms?: number | null;
   unreadable?: string | null;
   unusual_hold?: { usual_ms: number; held_ms: number } | null;
@@ -74,6 +80,8 @@ export type Overview = {
   held: number;
   waiting: number;
   stuck: number;
+  /** Resources that would be stuck, but whose holder renews and has a note. */
+  led?: number;
   stuck_after_ms: number;
   paused: number;
   unreadable: number;
@@ -94,7 +102,7 @@ export type Overview = {
 };
 
 export type Kind = { kind: string; resources: number; held: number; waiting: number; stuck: number };
-export type Rates = { minute_ms: number; granted: number[]; released: number[]; lost: number[]; queued: number[] };
+export type Rates = { minute_ms: number; granted: number[]; released: number[]; lost: number[]; ended?: number[]; queued: number[] };
 
 export type Snapshot = {
   resource: string;

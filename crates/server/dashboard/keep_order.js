@@ -4,6 +4,7 @@ import { isDialogOpen } from './dialog.js';
 
 // A pointer that rests on a list for longer does not want anything there.
 const POINTING_MS = 5000;
+const LISTS_MAX = 20;
 
 /** @type {Map<string, string[]>} */
 const orders = new Map();
@@ -22,13 +23,13 @@ addEventListener(
 
 /** @param {string} list */
 function isInUse(list) {
-  const selector = `[data-steady="${list}"]`;
+  const selector = `[data-keep-order="${list}"]`;
   const isPointedAt = performance.now() - movedAt < POINTING_MS && under?.closest(selector);
   return isDialogOpen() || Boolean(isPointedAt) || document.activeElement?.closest(selector) !== null;
 }
 
 /** The items in the order of the last time if the list is in use, and new ones behind them. @template {{key: string}} T @param {string} list @param {T[]} items @returns {T[]} */
-export function steady(list, items) {
+export function keepOrder(list, items) {
   const before = orders.get(list);
   let out = items;
   if (before && isInUse(list)) {
@@ -38,9 +39,15 @@ export function steady(list, items) {
       .sort((a, b) => a.rank - b.rank)
       .map(({ item }) => item);
   }
+  // The newest is last. A search for each typed letter is a list of its own.
+  orders.delete(list);
   orders.set(
     list,
     out.map(({ key }) => key),
   );
+  for (const name of orders.keys()) {
+    if (orders.size <= LISTS_MAX) break;
+    orders.delete(name);
+  }
   return out;
 }
