@@ -36,7 +36,7 @@ fn item(server: &Serving, name: &str) -> Value {
 fn it_shows_what_can_go_wrong() {
     let directory = TestDir::new();
     let server = demo(&directory, &["--stuck-after", "1s", "--sample-every", "200ms"]);
-    eventually("a stuck line", || {
+    eventually("a stuck queue", || {
         let item = item(&server, "deploy/production");
         item["stuck"] == json!(true) && item["queue_length"] == json!(4)
     });
@@ -92,7 +92,7 @@ fn it_shows_what_can_go_wrong() {
 fn the_commands_see_the_same() {
     let directory = TestDir::new();
     let server = demo(&directory, &[]);
-    eventually("a stuck line", || item(&server, "deploy/production")["queue_length"] == json!(4));
+    eventually("a stuck queue", || item(&server, "deploy/production")["queue_length"] == json!(4));
     let folder = fs::read_dir(directory.path("tmp")).unwrap().next().unwrap().unwrap().path();
     let store = format!("sqlite:{}", folder.join("leases.db").display());
     let listed = program(&directory).args(["--store", &store, "ls"]).output().unwrap();
@@ -104,16 +104,16 @@ fn the_commands_see_the_same() {
 }
 
 #[test]
-fn everyone_may_give_orders_and_the_line_moves_on() {
+fn everyone_may_give_orders_and_the_queue_moves_on() {
     let directory = TestDir::new();
     let server = demo(&directory, &["--sample-every", "200ms"]);
     let order = |body: Value| server.request("POST", "/v1/orders", &body.to_string());
-    eventually("a stuck line", || item(&server, "deploy/production")["queue_length"] == json!(4));
+    eventually("a stuck queue", || item(&server, "deploy/production")["queue_length"] == json!(4));
     let token = item(&server, "deploy/production")["holders"][0]["token"].clone();
     let evict =
         json!({"resource": "deploy/production", "action": "evict-now", "token": token, "why": "it hangs"});
     assert_eq!(order(evict).0, 200);
-    eventually("the next in line", || {
+    eventually("the next in the queue", || {
         item(&server, "deploy/production")["holders"][0]["holder"]["host"] == json!("build-2")
     });
     let resume =

@@ -9,12 +9,12 @@ use super::clients::{DemoClients, asked};
 
 /// What there is to see: the resource, and what happens with it.
 pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
-    ("deploy/production", "stuck: the holder renews and never finishes, and four wait behind it"),
-    ("export/customers", "gone: its process has crashed, and the lease lasts on (export/orders, too)"),
+    ("deploy/production", "stuck: the holder renews and never finishes, and four wait in the queue"),
+    ("export/customers", "gone: its process has crashed, and the lease goes on (export/orders, too)"),
     ("account/7001, 7002", "a possible deadlock: two processes, and each waits for what the other holds"),
     ("import/partner-feed", "paused by an operator, with one waiter"),
     ("import/prices", "silent from time to time: the holder does not renew, and the lease runs out"),
-    ("customer/118", "unusual: held for far longer than other customers"),
+    ("customer/118", "held unusually long: far longer than other customers"),
 ];
 
 /// The time from the end of an incident until it happens again.
@@ -23,15 +23,15 @@ pub(super) const RETURNS_AFTER: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(super) fn start(clients: &Arc<DemoClients>, tasks: &mut JoinSet<()>) {
-    tasks.spawn(again_and_again(Arc::clone(clients), stuck_line));
-    tasks.spawn(again_and_again(Arc::clone(clients), crash));
-    tasks.spawn(again_and_again(Arc::clone(clients), deadlock));
-    tasks.spawn(again_and_again(Arc::clone(clients), pause));
-    tasks.spawn(again_and_again(Arc::clone(clients), silence));
-    tasks.spawn(again_and_again(Arc::clone(clients), slow_work));
+    tasks.spawn(repeat(Arc::clone(clients), stuck_queue));
+    tasks.spawn(repeat(Arc::clone(clients), crash));
+    tasks.spawn(repeat(Arc::clone(clients), deadlock));
+    tasks.spawn(repeat(Arc::clone(clients), pause));
+    tasks.spawn(repeat(Arc::clone(clients), silence));
+    tasks.spawn(repeat(Arc::clone(clients), slow_work));
 }
 
-async fn again_and_again<F: Future<Output = Result<()>> + Send>(
+async fn repeat<F: Future<Output = Result<()>> + Send>(
     clients: Arc<DemoClients>,
     incident: impl Fn(Arc<DemoClients>) -> F,
 ) {
@@ -49,7 +49,7 @@ async fn again_and_again<F: Future<Output = Result<()>> + Send>(
 }
 
 /// A process that waits without a limit, and then works for a while.
-fn wait_in_line(
+fn wait_in_queue(
     tasks: &mut JoinSet<()>,
     clients: &Arc<DemoClients>,
     client: &Client,
@@ -68,11 +68,11 @@ async fn all_done(mut tasks: JoinSet<()>) {
 }
 
 /// A holder that renews and never finishes, also when it is asked to.
-async fn stuck_line(clients: Arc<DemoClients>) -> Result<()> {
+async fn stuck_queue(clients: Arc<DemoClients>) -> Result<()> {
     let name = ("deploy", "production");
     let holder = clients.process("build-7", 4127, "deploy 2026.11.3");
     let lease = holder.lease(name.0, name.1).acquire().await?;
-    let mut line = JoinSet::new();
+    let mut queue = JoinSet::new();
     let waiters = [
         ("build-2", 3981, "deploy 2026.11.4"),
         ("build-5", 4410, "hotfix login"),
@@ -80,12 +80,12 @@ async fn stuck_line(clients: Arc<DemoClients>) -> Result<()> {
         ("build-1", 2718, "deploy 2026.11.5"),
     ];
     for (host, pid, label) in waiters {
-        wait_in_line(&mut line, &clients, &clients.process(host, pid, label), name);
+        wait_in_queue(&mut queue, &clients, &clients.process(host, pid, label), name);
         clients.pause(300..=900).await;
     }
     lease.ended().await;
     drop(lease);
-    all_done(line).await;
+    all_done(queue).await;
     Ok(())
 }
 
@@ -99,15 +99,15 @@ async fn crash(clients: Arc<DemoClients>) -> Result<()> {
         let lease = crashed.lease(kind, id).ttl(HOUR).wait_forever().acquire().await?;
         left.push(lease.detach()?.token());
     }
-    let mut line = JoinSet::new();
+    let mut queue = JoinSet::new();
     for (host, pid, label) in [("export-2", 611, "export for tax"), ("export-3", 587, "export for search")] {
-        wait_in_line(&mut line, &clients, &clients.process(host, pid, label), names[0]);
+        wait_in_queue(&mut queue, &clients, &clients.process(host, pid, label), names[0]);
         clients.pause(300..=900).await;
     }
     for (name, token) in names.into_iter().zip(left) {
         until_ended(&crashed, name, token).await;
     }
-    all_done(line).await;
+    all_done(queue).await;
     Ok(())
 }
 
@@ -126,7 +126,7 @@ async fn process_that_has_ended() -> Option<u32> {
     pid
 }
 
-/// Looks until this grant has ended.
+/// Waits until this grant has ended.
 async fn until_ended(client: &Client, (kind, id): (&str, &str), token: FencingToken) {
     const EVERY: Duration = Duration::from_secs(2);
     loop {

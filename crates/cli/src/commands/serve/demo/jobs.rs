@@ -20,26 +20,26 @@ const LEADS: (u64, u64) = (240, 420);
 pub(super) fn start(clients: &Arc<DemoClients>, tasks: &mut JoinSet<()>) {
     for number in 1..=3 {
         let client = clients.process(&format!("sched-{number}"), 700 + number, "scheduler");
-        tasks.spawn(stand(Arc::clone(clients), client, format!("http://sched-{number}:8080")));
+        tasks.spawn(run_candidate(Arc::clone(clients), client, format!("http://sched-{number}:8080")));
     }
     tasks.spawn(rates(Arc::clone(clients)));
     let client = clients.process("batch-1", 519, "cron");
     tasks.spawn(async move {
         if let Err(error) = past_ticks(&client).await {
-            tracing::debug!(%error, "the schedules of the demonstration have no past");
+            tracing::debug!(%error, "the past ticks of the demonstration could not be recorded");
         }
     });
 }
 
-/// Stands for election for ever.
-async fn stand(clients: Arc<DemoClients>, client: Client, address: String) {
+/// Runs as a candidate of an election, again and again.
+async fn run_candidate(clients: Arc<DemoClients>, client: Client, address: String) {
     let election = client.election("scheduler", "eu").ttl(Duration::from_secs(20));
     loop {
         let led = election.lead(&address, async |_| {
             tokio::time::sleep(Duration::from_secs(clients.random(LEADS.0..=LEADS.1))).await;
         });
         if let Err(error) = led.await {
-            tracing::debug!(%error, "a candidate of the demonstration does not stand any more");
+            tracing::debug!(%error, "a process of the demonstration stopped being a candidate");
             return;
         }
         clients.pause(1_000..=3_000).await;
@@ -67,7 +67,7 @@ async fn past_ticks(client: &Client) -> Result<()> {
             claimed.finish(outcome).await;
         }
     }
-    // The invoices go on, the other two have stopped.
+    // The invoices run again at their next tick, the other two do not.
     Cron::new(client, "invoices", Schedule::parse("0 * * * *")?)
         .run(async |_| {
             tokio::time::sleep(Duration::from_secs(30)).await;
@@ -90,5 +90,5 @@ async fn rates(clients: Arc<DemoClients>) {
         }
     };
     let Err(error) = Cron::new(&client, "rates", schedule).run(work).await;
-    tracing::debug!(%error, "the job of the demonstration does not run any more");
+    tracing::debug!(%error, "the job of the demonstration stopped");
 }

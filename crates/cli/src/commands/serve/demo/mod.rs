@@ -1,11 +1,11 @@
-//! `leasehold serve --demo`: a server on a temporary store with a life of its own, so that anyone sees the dashboard in one command.
+//! `leasehold serve --demo`: a server on a temporary store with workers, so that one command shows the dashboard.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `folder` | the temporary folder of the store |
 //! | `clients` | clients that look like processes of several hosts |
 //! | `everyday` | workers that acquire, hold and release, of several kinds |
-//! | `incidents` | what goes wrong, again and again: a stuck line, a crash, a deadlock and others |
+//! | `incidents` | what goes wrong, again and again: a stuck queue, a crash, a deadlock and others |
 //! | `jobs` | an election, and schedules |
 //! | `operators` | people who give orders, for the audit trail |
 
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use self::{clients::DemoClients, folder::DemoFolder};
 use crate::{exit::Failure, output::Output, text};
 
-/// In the demonstration a claim is stuck soon: nobody wants to wait a minute before there is something to see.
+/// In the demonstration a claim is stuck soon, so that there is something to see within a minute.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(15);
 
 /// The demonstration: its store, and the tasks that use it.
@@ -45,7 +45,7 @@ impl Demo {
         crate::store_url::file_url(&self.folder.database())
     }
 
-    /// Brings the store to life.
+    /// Starts the workers.
     pub(super) fn start(&mut self, backend: Arc<dyn Backend>) {
         let clients = Arc::new(DemoClients::new(backend));
         everyday::start(&clients, &mut self.tasks);
@@ -62,16 +62,19 @@ impl Demo {
         }
         let url = self.store_url();
         output.note(&format!(
-            "a claim that waits is stuck after {} here. What you resolve comes back after {}",
+            "a claim that waits is stuck after {} here. A problem that you resolve comes back after {}",
             text::span(STUCK_AFTER),
             text::span(incidents::RETURNS_AFTER)
         ));
         if !has_tokens {
             output.note(
-                "everyone on this machine who reaches the port may give orders: only in a demonstration",
+                "everyone on this machine can give orders here: only a demonstration allows this without tokens",
             );
         }
-        output.note(&format!("the commands see the same: leasehold --store {} ls", text::quoted(&url)));
+        output.note(&format!(
+            "to use the commands on the same store: leasehold --store {} ls",
+            text::quoted(&url)
+        ));
         output.note("Ctrl-C ends it and removes the store");
     }
 

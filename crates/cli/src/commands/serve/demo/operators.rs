@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::clients::DemoClients;
 
-/// What they do: to whom, why, and what.
+/// The operator, the prefix of the resources, the reason, and the order.
 const ORDERS: &[(&str, &str, &str, OperatorAction)] = &[
     (
         "mira",
