@@ -1,12 +1,12 @@
 //! `GET /v1/events`: changes of resources, as server-sent events (`text/event-stream`).
 //!
-//! A server finds changes by comparing its samples, so what happens and is undone between two of them is not seen.
+//! A server finds changes by comparing its samples: a change that starts and ends between two of them is not seen.
 //!
 //! | event | data |
 //! |---|---|
 //! | [`CHANGE`] | a [`ChangeBody`]. Its id is the `Last-Event-ID` from which another request goes on |
 //! | [`RESYNC`] | a [`ResyncBody`]: changes may be missing. Read the overview again, and go on from here |
-//! | [`SAMPLED`] | a [`SampledBody`]: the server has looked at the store, and all changes up to then were sent |
+//! | [`SAMPLED`] | a [`SampledBody`]: the server has taken a sample, and all changes up to then were sent |
 //! | [`DRAINING`] | none: the server is shutting down, and the stream ends. Connect again, after the `retry` that it says |
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub const LAST_EVENT_ID: &str = "last-event-id";
 pub const CHANGE: &str = "change";
 /// The name of an event: changes may be missing.
 pub const RESYNC: &str = "resync";
-/// The name of an event: the server has looked at the store.
+/// The name of an event: the server has taken a sample.
 pub const SAMPLED: &str = "sampled";
 /// The name of an event: the server is shutting down.
 pub const DRAINING: &str = "draining";
@@ -38,6 +38,9 @@ pub enum ChangeKind {
     Released,
     /// A lease ran out: it was not renewed.
     Expired,
+    /// A lease ended, and the samples cannot tell whether it was released or expired: the time between them was longer than it had left,
+    /// and its holder renewed on time before. It is not counted as lost.
+    Ended,
     /// A lease ran out, and another claim holds the resource now.
     TakenOver,
     /// A claim took over from another one of the same client.
@@ -93,7 +96,7 @@ pub struct ChangeBody {
     /// How long it held, or how long the pause lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
-    /// How long a new holder had waited in the queue, at the look before its grant. Where its process was seen there.
+    /// How long a new holder had waited in the queue, in the sample before its grant. Where its process was seen there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
     /// The number of claims that wait now.
@@ -117,17 +120,17 @@ pub struct ResyncBody {
     pub changes: Option<u64>,
 }
 
-/// The server has looked at the store.
+/// The server has taken a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SampledBody {
     /// The age of the newest sample.
     pub age_ms: u64,
-    /// How often the server looks.
+    /// The time between two samples.
     pub every_ms: u64,
     /// The id of the newest change.
     pub event_id: String,
-    /// The kind of error with which the look failed: the sample is the one before.
+    /// The kind of error with which the newest sample failed: the age is that of the sample before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
 }

@@ -51,8 +51,39 @@ pub struct ResourcesQuery {
     pub limit: Option<u32>,
 }
 
-/// The query of `GET /v1/audit`: as that of `GET /v1/resources`.
-pub type AuditQuery = ResourcesQuery;
+/// The query of `GET /v1/audit`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AuditQuery {
+    /// Only orders about resources whose key begins with this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// Only orders about the resource with exactly this key. Not with `prefix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schemars(with = "Option<crate::openapi::ResourceKey>"))]
+    pub key: Option<String>,
+    /// The `next` of the page before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// At most this many entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+impl AuditQuery {
+    /// The resource, if the query names one by its key.
+    ///
+    /// # Errors
+    /// `Invalid` if the key is not one, or if the query has a prefix as well.
+    pub fn resource(&self) -> Result<Option<Resource>> {
+        match (&self.key, &self.prefix) {
+            (None, _) => Ok(None),
+            (Some(_), Some(_)) => Err(fields::invalid("both `key` and `prefix` are given: send one of them")),
+            (Some(key), None) => fields::read_resource(None, Some(key)).map(Some),
+        }
+    }
+}
 
 /// The query of `GET /v1/leaks`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -107,6 +138,13 @@ impl ResourcesQuery {
     /// The page for the store.
     pub fn listing(&self) -> Listing {
         listing(self.prefix.as_deref(), self.after.clone(), self.limit)
+    }
+}
+
+impl AuditQuery {
+    /// The page for the store. For one resource it also has orders about resources whose keys begin with its key.
+    pub fn listing(&self) -> Listing {
+        listing(self.key.as_deref().or(self.prefix.as_deref()), self.after.clone(), self.limit)
     }
 }
 

@@ -17,6 +17,8 @@ pub const LIMIT_MAX: u32 = 200;
 pub const LIMIT_DEFAULT: u32 = 50;
 /// A resource is stuck if a claim has waited for it for this long, unless the server is told otherwise.
 pub const STUCK_AFTER_MS: u64 = 60_000;
+/// The most holders in [`OverviewItem::gone`].
+pub const GONE_MAX: usize = 64;
 /// The most kinds of an answer.
 pub const KINDS_MAX: usize = 100;
 /// The width of a bucket of [`RatesBody`].
@@ -111,13 +113,13 @@ pub enum OverviewFilter {
 pub struct OverviewReply {
     /// The age of the sample.
     pub sampled_ms_ago: u64,
-    /// How often the server looks at the store now: less often than it was told to if a look takes long.
+    /// The time between two samples now: longer than the server was told if a sample takes long.
     pub every_ms: u64,
-    /// Since when this server has looked without a break, for people: RFC 3339.
+    /// Since when this server has sampled without a break, for people: RFC 3339.
     pub since: String,
     /// The id of the newest change before this sample: the `Last-Event-ID` from which `GET /v1/events` goes on.
     pub event_id: String,
-    /// The kind of error with which the last look at the store failed. The sample is the one before.
+    /// The kind of error with which the newest sample failed. What is shown is the sample before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
     /// The store has more resources than a sample.
@@ -126,8 +128,12 @@ pub struct OverviewReply {
     pub held: u64,
     /// Claims that wait.
     pub waiting: u64,
-    /// Resources for which a claim has waited longer than `stuck_after_ms`. Not the candidates of a leader that renews.
+    /// Resources for which a claim has waited longer than `stuck_after_ms`. Without those in `led`.
     pub stuck: u64,
+    /// Resources for which a claim has waited longer than `stuck_after_ms`, while their one holder renews and has published a note. They
+    /// count as elections with candidates, not as stuck: a store does not tell an election from another holder with a note (ADR 0092).
+    #[serde(default)]
+    pub led: u64,
     /// From when on a resource counts as stuck.
     pub stuck_after_ms: u64,
     /// Resources that an operator has paused.
@@ -177,7 +183,7 @@ pub struct OldestBody {
     pub ms: u64,
 }
 
-/// How many changes there were. What happens and is undone between two looks is not counted.
+/// How many changes there were. A change that starts and ends between two samples is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct LastHourBody {
@@ -185,18 +191,19 @@ pub struct LastHourBody {
     pub lost: u64,
     /// Leases that ran out: they were not renewed.
     pub expired: u64,
-    /// Those of them where another claim held the resource at the next look.
+    /// Those of them where another claim held the resource in the next sample.
     pub taken_over: u64,
     /// Leases that an operator ended.
     pub evicted: u64,
-    /// Leases that an operator had not renewed any more.
+    /// Leases that an operator ordered to end at their expiry.
     pub evicting: u64,
     /// Holders that an operator asked to finish.
     pub asked: u64,
+    /// Leases that ended, and the samples cannot tell whether they were released or expired. They are not in `lost`.
+    #[serde(default)]
+    pub ended: u64,
     /// Grants.
     pub granted: u64,
-    /// Writes with an old token that a fence refused. `None`: no fence reports them to this server.
-    pub refused_stale: Option<u64>,
 }
 
 /// Changes by minute, oldest first: at most 60 numbers. The last minute is not over yet.
@@ -211,6 +218,9 @@ pub struct RatesBody {
     pub released: Vec<u64>,
     /// Leases that expired or were evicted.
     pub lost: Vec<u64>,
+    /// Leases that were released or expired: the samples cannot tell which.
+    #[serde(default)]
+    pub ended: Vec<u64>,
     /// Times that a queue had become longer.
     pub queued: Vec<u64>,
 }
@@ -261,6 +271,12 @@ pub struct OverviewItem {
     pub holders: Vec<OverviewHolder>,
     /// The number of all holders.
     pub holder_count: u32,
+    /// All holders whose process does not exist any more, the one with the most time left first: at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<OverviewHolder>,
+    /// How many more of them there are.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gone_more: u32,
     /// The number of locks of other programs that hold it.
     pub foreign_count: u32,
     /// The number of claims that wait.
@@ -271,8 +287,11 @@ pub struct OverviewItem {
     pub oldest_wait_ms: Option<u64>,
     /// How long the oldest holder has held it. Of a lock of another program: how long this server has seen it.
     pub oldest_hold_ms: Option<u64>,
-    /// A claim has waited longer than `stuck_after_ms`, and not for the lead of an election whose leader renews.
+    /// A claim has waited longer than `stuck_after_ms`, and `led` is false.
     pub stuck: bool,
+    /// Its one holder renews and has published a note, as the leader of an election does: waits for it do not count as stuck.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub led: bool,
     /// The time until an operator's pause ends.
     pub paused_for_ms: Option<u64>,
     /// Why it cannot be read.
@@ -287,9 +306,14 @@ pub struct OverviewItem {
     /// What to do now: one of `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<StepBody>,
-    /// What can be done, the mildest first. Empty for a resource that needs nothing.
+    /// What can be done: first about the holders in `gone`, then the mildest first. Empty for a resource that needs nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepBody>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// How a resource is shared, as its capacity tells.
@@ -337,7 +361,7 @@ pub struct UnusualHoldBody {
 pub struct StepBody {
     /// What kind of step.
     pub step: StepName,
-    /// What it is, in one sentence.
+    /// What it is, in one sentence. It names the holder.
     pub text: String,
     /// The command, for a shell of the operator. `WHY` stands for the reason. `None` if there is nothing to run.
     pub command: Option<String>,

@@ -64,6 +64,6 @@ pub struct TimelineReply {
 pub struct DurationBody {
     /// When the server noticed its end: RFC 3339.
     pub at: String,
-    /// How long it was, at the look before its end.
+    /// How long it was, in the sample before its end.
     pub ms: u64,
 }

@@ -1,4 +1,4 @@
-//! The configuration file `config.toml`: global options, and defaults of `run`, `cron` and `elect`.
+//! The configuration file `config.toml`: global options, and defaults of `run`, `cron`, `elect` and `serve`.
 
 use std::{
     env, fs, io,
@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) cron: CronDefaults,
     #[serde(default)]
     pub(crate) elect: ElectDefaults,
+    #[serde(default)]
+    pub(crate) serve: ServeDefaults,
     /// The path of the file. `None` if there is no file.
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
@@ -94,6 +96,14 @@ pub(crate) struct ElectDefaults {
     pub(crate) ttl: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
     pub(crate) grace: Option<Duration>,
+}
+
+/// Defaults of `leasehold serve`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServeDefaults {
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) sample_idle: Option<Duration>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {

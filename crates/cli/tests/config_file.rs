@@ -154,9 +154,13 @@ fn config_show_has_every_key_of_the_file() {
     let dir = TestDir::new();
     let shown = settings(&dir, &[], &[]);
     let mut checked = 0;
-    for (table, prefix) in
-        [("Config", ""), ("RunDefaults", "run."), ("CronDefaults", "cron."), ("ElectDefaults", "elect.")]
-    {
+    for (table, prefix) in [
+        ("Config", ""),
+        ("RunDefaults", "run."),
+        ("CronDefaults", "cron."),
+        ("ElectDefaults", "elect."),
+        ("ServeDefaults", "serve."),
+    ] {
         let start = source.find(&format!("pub(crate) struct {table} {{")).unwrap();
         let body = &source[start..start + source[start..].find("\n}").unwrap()];
         for line in body.lines().filter_map(|line| line.trim().strip_prefix("pub(crate) ")) {

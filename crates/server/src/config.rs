@@ -31,7 +31,7 @@ pub struct Config {
     pub limits: ConnectionLimits,
     /// How long others may take.
     pub timeouts: Timeouts,
-    /// How often the server looks at all resources, for the overview and for events.
+    /// How often the server takes a sample of all resources, for the overview and for events.
     pub sampling: Sampling,
 }
 
@@ -106,35 +106,27 @@ impl Default for Timeouts {
     }
 }
 
-/// How a server looks at all resources of its store.
+/// How a server takes samples of all resources of its store.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// How often. Less often if a look takes more than a tenth of this.
+    /// The time between two samples while somebody asks for them: until a minute after the last request. Longer if a sample takes more than
+    /// a tenth of this.
     pub every: Duration,
-    /// Whether to look although nobody asks.
-    pub when: SampleWhen,
+    /// The time between two samples while nobody asks, so that there is a history when somebody does. Longer if a sample takes more than a
+    /// hundredth of this. `None`: none are taken, and the history is forgotten.
+    pub idle_every: Option<Duration>,
     /// How many changes are remembered, for readers that come back.
     pub changes: usize,
     /// A resource is stuck when a claim has waited this long. `/v1/overview` says it as `stuck_after_ms`.
     pub stuck_after: Duration,
 }
 
-/// When a server looks at all resources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SampleWhen {
-    /// While somebody has asked within the last minute.
-    Asked,
-    /// Always.
-    Always,
-}
-
 impl Default for Sampling {
     fn default() -> Sampling {
         Sampling {
             every: Duration::from_secs(2),
-            when: SampleWhen::Asked,
+            idle_every: Some(Duration::from_secs(30)),
             changes: 4096,
             stuck_after: Duration::from_millis(STUCK_AFTER_MS),
         }

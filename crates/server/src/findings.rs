@@ -24,9 +24,9 @@ pub(crate) struct Facts<'a> {
     /// The servers, with the names that the caller may see.
     pub(crate) nodes: &'a [NodeBody],
     pub(crate) calls: &'a [CallsBody],
-    /// The kind of error with which the last look failed.
+    /// The kind of error with which the newest sample failed.
     pub(crate) failing: Option<&'a str>,
-    /// How often the server looks, and how often it was told to.
+    /// The time between two samples, and what the server was told.
     pub(crate) every: (Duration, Duration),
     pub(crate) truncated: bool,
     pub(crate) leases_end_with_server: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Facts<'a> {
 
 /// All findings, the worst first.
 pub(crate) fn findings(facts: &Facts<'_>) -> Vec<FindingBody> {
-    let mut all = of_looks(facts);
+    let mut all = of_samples(facts);
     all.extend(of_nodes(facts));
     all.extend(of_quorum(facts));
     all.extend(facts.calls.iter().flat_map(of_calls));
@@ -55,14 +55,14 @@ fn finding(
     FindingBody { severity, title: title.into(), detail: detail.into(), fix: fix.to_owned() }
 }
 
-fn of_looks(facts: &Facts<'_>) -> Vec<FindingBody> {
+fn of_samples(facts: &Facts<'_>) -> Vec<FindingBody> {
     let mut found = Vec::new();
     if let Some(kind) = facts.failing {
         found.push(finding(
             Severity::Critical,
             "The store could not be read",
             format!(
-                "The last look at all resources failed ({kind}): what is shown is that of the look before."
+                "The newest sample of all resources failed ({kind}). The page shows the previous sample."
             ),
             "See the log of this server for the error, and check the store and the network between.",
         ));
@@ -79,20 +79,20 @@ fn of_looks(facts: &Facts<'_>) -> Vec<FindingBody> {
     if every > told {
         found.push(finding(
             Severity::Info,
-            "A look at all resources takes long",
+            "Sampling is slow",
             format!(
-                "This server looks every {}, not every {}, so that it costs a tenth of the time at most.",
+                "This server takes a sample every {}, not every {}, so that sampling takes a tenth of the time at most.",
                 span(every),
                 span(told)
             ),
-            "Nothing, if the store is large. Otherwise see why it is slow.",
+            "No action is needed if the store is large. Otherwise find out why listing is slow.",
         ));
     }
     if facts.truncated {
         found.push(finding(
             Severity::Warning,
-            "There are more resources than are looked at",
-            "The numbers are about the first ones in the order of their keys.",
+            "The store has more than 200,000 resources; only the first are shown",
+            "The first in the order of their keys. All numbers are about these.",
             "List the others with `leasehold ls`, with a prefix.",
         ));
     }
@@ -133,19 +133,19 @@ fn of_nodes(facts: &Facts<'_>) -> Vec<FindingBody> {
 fn of_quorum(facts: &Facts<'_>) -> Vec<FindingBody> {
     let Some(quorum) = facts.health.quorum else { return Vec::new() };
     let counted =
-        format!("{} of {} servers count, and {} are needed.", quorum.up, quorum.nodes, quorum.needed);
+        format!("{} of {} servers are up, and {} are needed.", quorum.up, quorum.nodes, quorum.needed);
     let one = match quorum.margin {
         ..0 => finding(
             Severity::Critical,
             "There is no majority",
             format!("{counted} Nothing is granted or renewed: leases run out."),
-            "Bring back servers until a majority counts.",
+            "Bring back servers until a majority is up.",
         ),
         0 => finding(
             Severity::Warning,
-            "No server may fail any more",
+            "If one more server fails, nothing is granted",
             format!("{counted} With one less, nothing is granted or renewed."),
-            "Bring back the servers that do not count.",
+            "Bring back the servers that are down.",
         ),
         _ => return Vec::new(),
     };
@@ -263,7 +263,10 @@ mod tests {
         let degraded = health(StoreState::Degraded, Some(QuorumBody::of(3, 2)));
         let found = findings(&Facts { nodes: &nodes, ..facts(&info, &degraded) });
         let titles: Vec<_> = found.iter().map(|finding| finding.title.as_str()).collect();
-        assert_eq!(titles, ["a does not count", "The clock of b differs", "No server may fail any more"]);
+        assert_eq!(
+            titles,
+            ["a does not count", "The clock of b differs", "If one more server fails, nothing is granted"]
+        );
         assert!(found[1].detail.contains("2.5s behind"), "{}", found[1].detail);
         let down = health(StoreState::Down, Some(QuorumBody::of(3, 1)));
         let found = told(&Facts { nodes: &nodes[..1], truncated: true, ..facts(&info, &down) });

@@ -134,7 +134,9 @@ impl Job {
             TickOutcome::Succeeded => "succeeded".to_owned(),
             TickOutcome::Failed(why) => format!("failed: {}", why.lines().next().unwrap_or_default()),
             TickOutcome::Lost => "lost its lease".to_owned(),
-            TickOutcome::Vanished => "ended in an unknown way: its process vanished".to_owned(),
+            TickOutcome::Vanished => {
+                "did not end properly: its process disappeared, and the result is unknown".to_owned()
+            }
             TickOutcome::Running => "runs".to_owned(),
             TickOutcome::Skipped => "did not run, because the run before it had not ended".to_owned(),
             other => other.as_str().to_owned(),

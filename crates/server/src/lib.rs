@@ -17,10 +17,10 @@
 //! | `store` | calls of the store: never cut half-way, split by failure domain |
 //! | `waiting`, `places` | the long poll of `acquire`, and how its place in the queue is kept |
 //! | `file_state` | whether a file has changed: tokens, certificates |
-//! | `sampler` | looks at all resources, for the overview and for events |
+//! | `sampler` | takes samples of all resources, for the overview and for events |
 //! | `next_steps` | what can be done about a resource that needs attention |
 //! | `store_health`, `findings` | how the store and its servers do, and what is worth knowing of it |
-//! | `jobs` | the records of jobs on a schedule |
+//! | `jobs`, `audit_trail` | the records of jobs on a schedule; operators' commands about one resource |
 //! | `metrics` | what the server counts |
 //! | `access` | who the caller is and what it may do: tokens, roles, namespaces, rates |
 //! | `spans`, `traces` | spans of requests and of calls of the store; for OpenTelemetry, with the feature `otel` |
@@ -28,6 +28,7 @@
 
 mod access;
 mod answer;
+mod audit_trail;
 mod body;
 mod bounds;
 mod config;
@@ -58,7 +59,7 @@ mod traces;
 mod waiting;
 
 pub use access::{Access, NewToken, Role, Roles, TokenEntry, TokenFile, TokenTable};
-pub use config::{Config, ConnectionLimits, SampleWhen, Sampling, Timeouts};
+pub use config::{Config, ConnectionLimits, Sampling, Timeouts};
 pub use router::RouteInfo;
 pub use server::Server;
 #[cfg(feature = "tls")]

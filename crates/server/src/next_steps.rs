@@ -1,9 +1,10 @@
 //! What can be done about a resource, and what to do now: the same options in the same order as `leasehold why`.
 //!
-//! 1. If an operator has paused the resource: resume it.
-//! 2. Then those about its holder with the most time left, because it keeps the resource for longest: wait, ask, evict at the end of its
-//!    lease, evict now.
-//! 3. Then those about locks of other programs.
+//! 1. Those about each holder whose process has ended, the one with the most time left first: wait, evict now.
+//! 2. If an operator has paused the resource: resume it.
+//! 3. Then those about the other holder with the most time left, because it keeps the resource for longest: wait, ask, evict at the end of
+//!    its lease, evict now.
+//! 4. Then those about locks of other programs.
 //!
 //! The next step is the mildest one that helps. It never makes two holders work at the same time: that needs somebody who knows that the
 //! work has ended.
@@ -12,10 +13,10 @@ use std::time::Duration;
 
 use leasehold_api::{
     fields::TokenText,
-    overview::{StepBody, StepName},
+    overview::{GONE_MAX, StepBody, StepName},
 };
-use leasehold_core::{ForeignLock, HeldBy, HolderState, Snapshot};
-use leasehold_support::text::{quoted, span};
+use leasehold_core::{ForeignLock, HeldBy, Holder, HolderState, Snapshot};
+use leasehold_support::text::{printable, quoted, span};
 
 /// The state of a holder whose process has ended.
 pub(crate) const GONE: &str = "gone";
@@ -29,7 +30,7 @@ const SOON: Duration = Duration::from_secs(15);
 /// What is known about a resource.
 pub(crate) struct Facts<'a> {
     pub(crate) snapshot: &'a Snapshot,
-    /// The positions of holders whose processes have ended.
+    /// The positions of holders whose processes have ended, the one with the most time left first.
     pub(crate) gone: &'a [usize],
     pub(crate) oldest_wait_ms: Option<u64>,
     pub(crate) is_stuck: bool,
@@ -58,11 +59,16 @@ impl Facts<'_> {
             || self.oldest_wait_ms.is_some_and(|ms| ms >= WAIT_NOTICED_MS)
     }
 
-    /// The holder that keeps the resource for longest, and whether its process has ended.
-    fn holder(&self) -> Option<(&HeldBy, bool)> {
+    /// The holders whose processes have ended.
+    fn gone(&self) -> impl Iterator<Item = &HeldBy> {
+        self.gone.iter().filter_map(|position| self.snapshot.holders.get(*position))
+    }
+
+    /// Of the other holders, the one that keeps the resource for longest.
+    fn holder(&self) -> Option<&HeldBy> {
         let holders = self.snapshot.holders.iter().enumerate();
-        let (position, by) = holders.max_by_key(|(_, by)| by.remaining)?;
-        Some((by, self.gone.contains(&position)))
+        let there = holders.filter(|(position, _)| !self.gone.contains(position));
+        there.map(|(_, by)| by).max_by_key(|by| by.remaining)
     }
 
     fn name(&self) -> String {
@@ -93,12 +99,13 @@ pub(crate) fn steps(facts: &Facts<'_>) -> Steps {
             inspect(facts, "Its data in the store cannot be read: look at what was found there.", "show");
         return Steps { next: Some(step.clone()), all: vec![step] };
     }
-    let mut all: Vec<StepBody> = resume(facts).into_iter().collect();
-    if let Some((by, is_gone)) = facts.holder() {
-        all.push(wait(by, is_gone));
-        if facts.takes_orders {
-            all.extend(orders(facts, by, is_gone));
-        }
+    let mut all: Vec<StepBody> = Vec::new();
+    for by in facts.gone().take(GONE_MAX) {
+        all.extend(of_holder(facts, by, true));
+    }
+    all.extend(resume(facts));
+    if let Some(by) = facts.holder() {
+        all.extend(of_holder(facts, by, false));
     }
     for lock in &facts.snapshot.foreign {
         all.extend(foreign(facts, lock));
@@ -106,20 +113,34 @@ pub(crate) fn steps(facts: &Facts<'_>) -> Steps {
     if all.is_empty() || !facts.takes_orders {
         all.push(inspect(facts, "See who holds it, who waits, and until when.", "why"));
     }
-    let wanted = next(facts);
-    let next = all.iter().find(|step| step.step == wanted).or(all.first()).cloned();
+    let (wanted, token) = next(facts);
+    let is_next = |step: &&StepBody| step.step == wanted && (token.is_none() || step.token == token);
+    let next = all.iter().find(is_next).or(all.first()).cloned();
     Steps { all, next }
 }
 
-/// Which step comes next.
-fn next(facts: &Facts<'_>) -> StepName {
+/// Which step comes next, and the grant that it is for.
+fn next(facts: &Facts<'_>) -> (StepName, Option<TokenText>) {
+    let of = |by: &HeldBy, is_gone| (next_of(facts, by, is_gone), Some(TokenText(by.token)));
+    // The first of them has the most time left: if it can be waited for, all can.
+    let gone = facts.gone().next();
+    if let Some(next) = gone.map(|by| of(by, true)).filter(|(step, _)| *step != StepName::Wait) {
+        return next;
+    }
     if facts.snapshot.paused_for.is_some() {
-        return StepName::Resume;
+        return (StepName::Resume, None);
+    }
+    if let Some(by) = gone {
+        return of(by, true);
     }
     if let Some(lock) = facts.snapshot.foreign.first() {
-        return if lock.remaining.is_some() { StepName::Wait } else { StepName::EvictForeign };
+        return (if lock.remaining.is_some() { StepName::Wait } else { StepName::EvictForeign }, None);
     }
-    let Some((by, is_gone)) = facts.holder() else { return StepName::Inspect };
+    facts.holder().map_or((StepName::Inspect, None), |by| of(by, false))
+}
+
+/// What to do about this holder.
+fn next_of(facts: &Facts<'_>, by: &HeldBy, is_gone: bool) -> StepName {
     if !facts.takes_orders {
         return StepName::Wait;
     }
@@ -168,7 +189,7 @@ fn resume(facts: &Facts<'_>) -> Option<StepBody> {
     let mut options: Vec<&str> = token.iter().flat_map(|token| ["--token", token.as_str()]).collect();
     options.extend(["--reason", "WHY"]);
     let text = format!(
-        "An operator has paused it for {} more: end the pause when what it was for is over.",
+        "An operator paused it; the pause ends in {}. Resume it earlier if its reason is gone.",
         span(left)
     );
     let mut step =
@@ -178,75 +199,98 @@ fn resume(facts: &Facts<'_>) -> Option<StepBody> {
     Some(step)
 }
 
+/// What can be done about this holder.
+fn of_holder(facts: &Facts<'_>, by: &HeldBy, is_gone: bool) -> Vec<StepBody> {
+    let mut all = vec![wait(by, is_gone)];
+    if facts.takes_orders {
+        all.extend(orders(facts, by, is_gone));
+    }
+    all
+}
+
+/// `nightly (pid 12 on a)`
+fn named(by: &Holder) -> String {
+    let Holder { host, pid, label, .. } = by;
+    let process = match (*pid, host.is_empty()) {
+        (0, true) => String::new(),
+        (0, false) => format!("a process on {host}"),
+        (pid, true) => format!("pid {pid}"),
+        (pid, false) => format!("pid {pid} on {host}"),
+    };
+    let name = match (label.is_empty(), process.is_empty()) {
+        (true, true) => "the holder".to_owned(),
+        (true, false) => process,
+        (false, true) => label.clone(),
+        (false, false) => format!("{label} ({process})"),
+    };
+    printable(&name)
+}
+
 /// That it ends by itself.
 fn wait(by: &HeldBy, is_gone: bool) -> StepBody {
-    let left = span(by.remaining);
+    let (left, name) = (span(by.remaining), named(&by.holder));
     let text = match by.state() {
-        _ if has_no_end(by) => "Wait for its release: the lease has no end.".to_owned(),
-        _ if by.kept => format!("Wait: it was released, and opens by itself in {left}."),
+        _ if by.kept => format!("Wait: {name} has released it, and it opens by itself in {left}."),
+        _ if has_no_end(by) => format!("Wait until {name} releases it: the lease has no end."),
         _ if is_gone => {
-            format!("Wait: the process of its holder does not exist any more, and the lease ends in {left}.")
+            format!("Wait: the process of {name} does not exist any more, and its lease ends in {left}.")
         }
-        _ if by.evicting => format!("Wait: the holder is being evicted, and the lease ends in {left}."),
-        _ if by.asked.is_some() => "Wait: the holder has been asked to finish.".to_owned(),
+        _ if by.evicting => format!("Wait: {name} is being evicted, and its lease ends in {left}."),
+        _ if by.asked.is_some() => format!("Wait: {name} has been asked to finish."),
         Some(HolderState::Silent) => {
-            format!("Wait: the holder has stopped renewing, and the lease ends in {left} by itself.")
+            format!("Wait: {name} has stopped renewing, and its lease ends in {left}.")
         }
         Some(HolderState::Late) => {
-            format!("Wait: a renewal is overdue, and the lease ends in {left} if none comes.")
+            format!("Wait: a renewal of {name} is overdue, and its lease ends in {left} if none comes.")
         }
         Some(HolderState::Renewing) | None => {
-            format!(
-                "Wait for its release when the work is done. If the holder stops renewing, the lease ends in {left}."
-            )
+            format!("Wait until {name} has done its work. If it stops renewing, its lease ends in {left}.")
         }
     };
-    step(StepName::Wait, text, "Nothing is interrupted, and never do two work at the same time.")
+    let mut wait =
+        step(StepName::Wait, text, "Nothing is interrupted, and never do two work at the same time.");
+    wait.token = Some(TokenText(by.token));
+    wait
 }
 
 const TWO_MAY_RUN: &str = "Two may run: the next claim is granted at once, even if the work of this holder has not ended. Be sure that it has.";
 
 fn orders(facts: &Facts<'_>, by: &HeldBy, is_gone: bool) -> Vec<StepBody> {
+    let name = named(&by.holder);
     let about = |mut step: StepBody, command: String| {
         (step.command, step.token) = (Some(command), Some(TokenText(by.token)));
         step
     };
-    let evict_now = |text: &str, consequence: &str, options: &[&str]| {
+    let evict_now = |text: String, consequence: &str, options: &[&str]| {
         let options = [&["--now", "--two-may-run"], options].concat();
         about(step(StepName::EvictNow, text, consequence), facts.order("evict", by, &options))
     };
     if by.kept {
-        let text = "Open it before that time, once you know that the work may be repeated.";
+        let text =
+            format!("Open it before that time, once you know that the work of {name} may be repeated.");
         return vec![evict_now(text, "The next claim is granted at once.", &[])];
     }
     if is_gone {
-        let text = "Evict the holder now: its process does not exist any more.";
+        let text = format!("Evict {name} now: its process does not exist any more.");
         let consequence = "The next claim is granted at once. The process that held it has ended; what it started may still run.";
         return vec![evict_now(text, consequence, &[])];
     }
+    let ended = format!("Evict {name} now, once you know that its work has ended.");
     if has_no_end(by) {
-        return vec![evict_now(
-            "Evict the holder now, once you know that its work has ended.",
-            TWO_MAY_RUN,
-            &[],
-        )];
+        return vec![evict_now(ended, TWO_MAY_RUN, &[])];
     }
-    let at_once = evict_now(
-        "Evict the holder now, once you know that its work has ended.",
-        TWO_MAY_RUN,
-        &["--even-if-alive"],
-    );
+    let at_once = evict_now(ended, TWO_MAY_RUN, &["--even-if-alive"]);
     if by.evicting {
         return vec![at_once];
     }
     let ask = step(
         StepName::Ask,
-        "Ask the holder to finish.",
+        format!("Ask {name} to finish."),
         "The holder is told and keeps the lease. It may finish early, or not.",
     );
     let evict = step(
         StepName::Evict,
-        "Evict the holder at the end of its lease, once you know that it is dead or stuck.",
+        format!("Evict {name} at the end of its lease, once you know that it is dead or stuck."),
         format!(
             "The lease is not renewed any more: it ends within {}, and a holder at work stops before that. Nobody is granted earlier.",
             span(by.remaining)
@@ -396,6 +440,62 @@ mod tests {
             r"leasehold evict 'report/it'\''s $(rm)' --token 123 --now --two-may-run --even-if-alive --reason WHY",
         ];
         assert_eq!(commands, expected);
-        assert!(steps.all.iter().skip(1).all(|step| step.token.is_some_and(|token| token.0.get() == 123)));
+        assert!(steps.all.iter().all(|step| step.token.is_some_and(|token| token.0.get() == 123)));
+        assert!(steps.all.iter().all(|step| step.text.contains("pid 7 on host")), "{steps:?}");
+    }
+
+    /// A semaphore whose live holder has more time left than the one that has died.
+    #[test]
+    fn holders_whose_process_has_ended_come_first_each_with_its_token() {
+        let holder = |token: u64, remaining_s: u64| {
+            let pid = u32::try_from(token).unwrap();
+            let holder = Arc::new(Holder::new("vm", pid, "nightly"));
+            let mut by = HeldBy::new(holder, FencingToken::new(token).unwrap(), 1);
+            (by.remaining, by.ttl) = (Duration::from_secs(remaining_s), Some(Duration::from_secs(30)));
+            by
+        };
+        let mut snapshot = report(Some(holder(1, 29)));
+        snapshot.holders.extend([holder(2, 18), holder(3, 20)]);
+        let of = |snapshot: &Snapshot, gone: &[usize]| {
+            let steps = steps(&Facts { gone, oldest_wait_ms: None, ..facts(snapshot) });
+            let told = |step: &StepBody| (step.step, step.token.map(|token| token.0.get()));
+            (told(steps.next.as_ref().unwrap()), steps.all.iter().map(told).collect::<Vec<_>>(), steps)
+        };
+        let (next, all, steps) = of(&snapshot, &[2, 1]);
+        assert_eq!(next, (StepName::EvictNow, Some(3)));
+        use StepName::{Ask, Evict, EvictNow, Resume, Wait};
+        let gone = [(Wait, Some(3)), (EvictNow, Some(3)), (Wait, Some(2)), (EvictNow, Some(2))];
+        let live = [(Wait, Some(1)), (Ask, Some(1)), (Evict, Some(1)), (EvictNow, Some(1))];
+        assert_eq!(all, [gone.as_slice(), &live].concat());
+        for step in &steps.all {
+            let token = step.token.unwrap().0;
+            assert!(step.text.contains(&format!("nightly (pid {token} on vm)")), "{step:?}");
+            assert!(
+                step.command.as_ref().is_none_or(|command| command.contains(&format!("--token {token} ")))
+            );
+        }
+        let Steps { next, .. } = steps;
+        assert_eq!(
+            next.unwrap().text,
+            "Evict nightly (pid 3 on vm) now: its process does not exist any more."
+        );
+        // A pause is no reason to leave it there; but what is soon over needs no order.
+        snapshot.paused_for = Some(Duration::from_secs(600));
+        assert_eq!(of(&snapshot, &[2, 1]).0, (EvictNow, Some(3)));
+        snapshot.holders[1].remaining = SOON;
+        snapshot.holders[2].remaining = SOON;
+        assert_eq!(of(&snapshot, &[2, 1]).0.0, Resume);
+        snapshot.paused_for = None;
+        assert_eq!(of(&snapshot, &[2, 1]).0, (Wait, Some(3)));
+    }
+
+    #[test]
+    fn a_holder_is_named_by_what_it_says_of_itself() {
+        let named = |host: &str, pid, label: &str| named(&Holder::new(host, pid, label));
+        assert_eq!(named("vm", 12, "nightly"), "nightly (pid 12 on vm)");
+        assert_eq!(named("vm", 12, ""), "pid 12 on vm");
+        assert_eq!(named("vm", 0, "nightly"), "nightly (a process on vm)");
+        assert_eq!(named("", 0, ""), "the holder");
+        assert!(!named("vm", 1, "a\u{202e}b").contains('\u{202e}'));
     }
 }

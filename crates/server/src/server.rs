@@ -13,8 +13,9 @@ use tokio::{
 };
 
 use crate::{
-    access::Access, body::BodyMemory, config::Config, jobs::Jobs, listener, metrics::Metrics, places::Places,
-    sampler::Sampler, session_deadlines::SessionDeadlines, store::Store, store_health::StoreHealth,
+    access::Access, audit_trail::AuditTrail, body::BodyMemory, config::Config, jobs::Jobs, listener,
+    metrics::Metrics, places::Places, sampler::Sampler, session_deadlines::SessionDeadlines, store::Store,
+    store_health::StoreHealth,
 };
 
 /// What all connections share.
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) health: Arc<StoreHealth>,
     pub(crate) jobs: Jobs,
+    pub(crate) audit: AuditTrail,
     /// One permit for each claim that may wait, and for each open stream.
     pub(crate) waiters: Arc<Semaphore>,
     pub(crate) draining: watch::Sender<bool>,
@@ -145,6 +147,7 @@ impl Server {
             ),
             health,
             jobs: Jobs::new(Arc::clone(&backend), Arc::clone(&environment), config.timeouts.store),
+            audit: AuditTrail::new(store.clone()),
             waiters: Arc::new(Semaphore::new(config.limits.waiters.min(Semaphore::MAX_PERMITS))),
             draining: watch::Sender::new(false),
             metrics,

@@ -90,7 +90,7 @@ impl StoreHealth {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
-    /// What is known now, without asking. `failing`: the last look at the store failed with this kind of error.
+    /// What is known now, without asking. `failing`: the newest sample of the store failed with this kind of error.
     pub(crate) fn now(&self, info: &BackendInfo, failing: Option<&str>) -> Health {
         let Known { nodes, failed, .. } = self.known();
         let quorum = nodes.as_deref().and_then(|nodes| quorum(nodes, info.guarantee));
@@ -123,17 +123,17 @@ fn judge(
     failing: Option<&str>,
 ) -> (StoreState, Option<String>) {
     if let Some(kind) = failing {
-        return (StoreState::Down, Some(format!("the last look at it failed ({kind})")));
+        return (StoreState::Down, Some(format!("the newest sample of it failed ({kind})")));
     }
     let nodes = nodes.unwrap_or_default();
     // A standby is no server that is missing.
     let all = nodes.iter().filter(|node| !node.stands_by).count();
     let up = nodes.iter().filter(|node| node.counts).count();
     if quorum.is_some_and(|quorum| quorum.margin < 0) || (!nodes.is_empty() && up == 0) {
-        return (StoreState::Down, Some(format!("{up} of {all} servers count")));
+        return (StoreState::Down, Some(format!("{up} of {all} servers are up")));
     }
     if up < all {
-        return (StoreState::Degraded, Some(format!("{up} of {all} servers count")));
+        return (StoreState::Degraded, Some(format!("{up} of {all} servers are up")));
     }
     (StoreState::Healthy, None)
 }
@@ -161,7 +161,7 @@ mod tests {
         use StoreState::{Degraded, Down, Healthy};
         let level = Guarantee::Quorum;
         assert_eq!(state(5, 5, level), (Healthy, None));
-        assert_eq!(state(4, 5, level), (Degraded, Some("4 of 5 servers count".to_owned())));
+        assert_eq!(state(4, 5, level), (Degraded, Some("4 of 5 servers are up".to_owned())));
         assert_eq!(state(2, 5, level).0, Down, "no majority");
         assert_eq!(state(1, 3, Guarantee::BestEffort).0, Degraded, "they do not vote");
         assert_eq!(state(0, 1, Guarantee::BestEffort).0, Down);

@@ -259,6 +259,11 @@ async fn pages_and_cursors_show_only_what_the_caller_may_see() {
         }
     }
     assert_eq!(audited, 3);
+    assert_eq!(
+        guarded.get(&acme, "/v1/audit?key=acme:a/1").await.body["records"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(guarded.get(&acme, "/v1/audit?key=other:a/1").await.problem().0, 403);
     let everything = guarded.get(&all, "/v1/resources").await;
     assert_eq!(everything.body["resources"].as_array().unwrap().len(), names.len() + 150);
     assert_eq!(guarded.get(&all, "/v1/leaks").await.status, 200);

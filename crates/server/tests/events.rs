@@ -30,7 +30,7 @@ async fn follow(server: &TestServer, headers: &[(&str, &str)]) -> Events {
     events
 }
 
-/// The store has been looked at, so that changes from now on can be told.
+/// A sample has been taken, so that changes from now on can be told.
 async fn sampled(server: &TestServer) -> String {
     server.get("/v1/overview").await.body["event_id"].as_str().unwrap().to_owned()
 }
@@ -66,7 +66,7 @@ async fn changes_of_the_store_are_events() {
         (&json!("evicted"), &json!("ann"), &json!("test"))
     );
     server.post("/v1/release", json!({"resource": "report/1", "owner": OTHER})).await;
-    server.post("/v1/acquire", json!({"resource": "job/1", "owner": OWNER, "ttl_ms": 400})).await;
+    server.post("/v1/acquire", json!({"resource": "job/1", "owner": OWNER, "ttl_ms": 6000})).await;
     let mut seen = Vec::new();
     while seen.last() != Some(&("expired".to_owned(), "job/1".to_owned())) {
         seen.push(events.change().await);

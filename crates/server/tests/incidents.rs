@@ -12,7 +12,7 @@ use leasehold::{Memory, System};
 use leasehold_server::{Access, Config, NewToken, TokenFile};
 use leasehold_support::processes::host_name;
 use serde_json::{Value, json};
-use support::{Events, OTHER, OWNER, PATIENCE, TestServer, config};
+use support::{Events, OTHER, OWNER, PATIENCE, TestServer, config, waiting};
 
 /// Looks at the store often, so that a test need not wait.
 fn eager() -> Config {
@@ -86,6 +86,72 @@ async fn a_holder_that_has_died_is_gone_and_may_be_evicted_at_once() {
     assert_eq!(server.post("/v1/orders", order).await.status, 200);
     let body = until(&server, "/v1/overview", |body| body["gone"] == json!(0)).await;
     assert_eq!((&body["last_hour"]["evicted"], &body["last_hour"]["lost"]), (&json!(1), &json!(1)));
+}
+
+/// On a shared resource the live holder may keep it for longer than the one that has died.
+#[tokio::test]
+async fn the_next_step_of_a_semaphore_is_for_the_holder_that_has_died() {
+    let server = start(eager()).await;
+    let mut child = Command::new("true").spawn().unwrap();
+    let permit = |pid: u32, ttl_ms: u64| json!({"host": host_name(), "pid": pid, "label": "nightly", "ttl_ms": ttl_ms, "share": {"weight": 1, "capacity": 3}});
+    let dead = claim(&server, "pool/gpu", 1, permit(child.id(), 300_000)).await.body["number"].clone();
+    let live =
+        claim(&server, "pool/gpu", 2, permit(std::process::id(), 600_000)).await.body["number"].clone();
+    assert!(dead.is_string() && live.is_string(), "{dead} {live}");
+    child.wait().unwrap();
+    let body = until(&server, "/v1/overview?only=gone", |body| body["gone"] == json!(1)).await;
+    let item = &body["items"][0];
+    assert_eq!(item["gone"].as_array().unwrap().len(), 1);
+    assert_eq!((&item["gone"][0]["token"], &item["gone"][0]["state"]), (&dead, &json!("gone")));
+    let step = &item["next_step"];
+    assert_eq!((&step["step"], &step["token"]), (&json!("evict_now"), &dead));
+    let name = format!("nightly (pid {} on {})", child.id(), host_name());
+    assert!(step["text"].as_str().unwrap().contains(&name), "{step}");
+    let steps = item["steps"].as_array().unwrap();
+    assert!(steps[..2].iter().all(|step| step["token"] == dead), "{item}");
+    assert!(steps[2..].iter().all(|step| step["token"] == live), "{item}");
+}
+
+/// At night nobody watches.
+#[tokio::test]
+async fn there_is_a_history_when_the_first_person_asks() {
+    let mut config = eager();
+    // Without a request, only these samples are taken.
+    (config.sampling.every, config.sampling.idle_every) =
+        (Duration::from_millis(50), Some(Duration::from_millis(50)));
+    let server = start(config).await;
+    let claim = json!({"resource": "job/1", "owner": OWNER, "ttl_ms": 3000, "pid": 7, "host": "worker-1"});
+    // The metrics say nothing of samples, and everything else that does asks for them: so the store is watched.
+    let calls = async || {
+        let text = server.get("/metrics").await.text;
+        let of_inspect = |line: &&str| line.contains("inspect") && line.contains("_count");
+        text.lines()
+            .filter(of_inspect)
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum::<f64>()
+    };
+    let sampled = async |many: f64| {
+        let from = calls().await;
+        let enough = async {
+            while calls().await < from + many {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, enough).await.expect("samples are taken although nobody asks");
+    };
+    sampled(2.0).await;
+    assert_eq!(server.post("/v1/acquire", claim).await.status, 200);
+    sampled(2.0).await;
+    // Another claim is granted when the lease has expired.
+    assert_eq!(server.post("/v1/acquire", waiting("job/1", OTHER, 20_000)).await.status, 200);
+    sampled(2.0).await;
+    let body = server.get("/v1/overview").await.body;
+    // A slow machine takes few samples, and they may not tell how it ended.
+    let number = |name: &str| body["last_hour"][name].as_u64().unwrap();
+    assert_eq!((number("granted"), number("lost") + number("ended")), (2, 1), "{body}");
+    let timeline = server.get("/v1/timeline?name=job/1").await.body;
+    let kinds: Vec<_> = timeline["entries"].as_array().unwrap().iter().map(|entry| &entry["kind"]).collect();
+    assert!(kinds.contains(&&json!("expired")) || kinds.contains(&&json!("ended")), "{timeline}");
 }
 
 #[tokio::test]
@@ -267,16 +333,13 @@ async fn what_happens_is_counted_by_minute() {
     }
     until(&server, "/v1/overview", |body| body["last_hour"]["granted"] == json!(5)).await;
     server.post("/v1/release", json!({"resource": "report/0", "owner": OWNER})).await;
-    server.post("/v1/acquire", json!({"resource": "job/1", "owner": OWNER, "ttl_ms": 300})).await;
+    server.post("/v1/acquire", json!({"resource": "job/1", "owner": OWNER, "ttl_ms": 6000})).await;
     let body = until(&server, "/v1/overview", |body| body["last_hour"]["expired"] == json!(1)).await;
     let sum = |name: &str| -> u64 {
         body["rates"][name].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).sum()
     };
     assert_eq!((sum("granted"), sum("released"), sum("lost")), (6, 1, 1));
-    assert_eq!(
-        (&body["rates"]["minute_ms"], &body["last_hour"]["refused_stale"]),
-        (&json!(60_000), &Value::Null)
-    );
+    assert_eq!((&body["rates"]["minute_ms"], &body["last_hour"]["ended"]), (&json!(60_000), &json!(0)));
 }
 
 #[tokio::test]

@@ -106,12 +106,15 @@ async fn a_dead_server_of_a_quorum_is_seen_on_the_first_page() {
         (&body["backend"], &body["level"], &body["state"]),
         (&json!("ensemble"), &json!("quorum"), &json!("degraded"))
     );
-    assert_eq!(body["sentence"], json!("ensemble, degraded: 2 of 3 servers count"));
+    assert_eq!(body["sentence"], json!("ensemble, degraded: 2 of 3 servers are up"));
     assert_eq!(body["quorum"], json!({"nodes": 3, "up": 2, "needed": 2, "margin": 0}));
     let first = json!({"name": "10.0.0.1:6379", "counts": true, "stands_by": false, "why": null, "round_trip_ms": 0.4, "clock_ahead_ms": -3.0});
     assert_eq!(body["nodes"][0], first);
     assert_eq!(body["nodes"][1]["why"], json!("10.0.0.2:6379 refused the connection"));
-    assert_eq!(titles(&body), ["10.0.0.2:6379 does not count", "No server may fail any more"]);
+    assert_eq!(
+        titles(&body),
+        ["10.0.0.2:6379 does not count", "If one more server fails, nothing is granted"]
+    );
     let acquire =
         body["calls"].as_array().unwrap().iter().find(|calls| calls["verb"] == json!("acquire")).unwrap();
     assert_eq!((&acquire["count"], &acquire["errors"]), (&json!(1), &json!(0)));

@@ -288,6 +288,59 @@ async fn orders_are_carried_out_and_audited() {
     );
 }
 
+/// Orders about resources whose keys begin with the key are not about this one, and must not hide it.
+#[tokio::test]
+async fn the_audit_trail_of_one_resource_is_whole() {
+    let server = TestServer::start().await;
+    let pause = async |resource: &str, why: &str| {
+        let order = json!({"resource": resource, "action": "pause", "why": why, "lasting_ms": 60_000});
+        assert_eq!(server.post("/v1/orders", order).await.status, 200);
+    };
+    for number in 0..5 {
+        pause("report/1", &format!("reason {number}")).await;
+        for other in 10..20 {
+            pause(&format!("report/{other}"), "another resource").await;
+        }
+    }
+    let why = |body: &Value| {
+        let records = body["records"].as_array().unwrap();
+        assert!(records.iter().all(|record| record["key"] == json!("report/1")), "{body}");
+        records.iter().map(|record| record["why"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let newest_first: Vec<String> = (0..5).rev().map(|number| format!("reason {number}")).collect();
+    let all = server.get("/v1/audit?key=report/1&limit=50").await.body;
+    assert_eq!((why(&all), &all["next"]), (newest_first.clone(), &Value::Null));
+    assert_eq!(why(&server.get("/v1/audit?key=report/1").await.body), newest_first, "without a limit");
+    for limit in [1, 2, 5] {
+        let (mut seen, mut after, mut pages) = (Vec::new(), String::new(), 0);
+        loop {
+            let page = server.get(&format!("/v1/audit?key=report/1&limit={limit}{after}")).await.body;
+            let found = why(&page);
+            assert!(found.len() <= limit, "{page}");
+            seen.extend(found);
+            pages += 1;
+            assert!(pages < 20, "{page}");
+            let Some(next) = page["next"].as_str() else { break };
+            after = format!("&after={next}");
+        }
+        assert_eq!(seen, newest_first, "{limit} at a time");
+    }
+    let begins = server.get("/v1/audit?prefix=report/1&limit=100").await.body;
+    assert_eq!(begins["records"].as_array().unwrap().len(), 55);
+    assert_eq!(why(&server.get("/v1/audit?key=report/2").await.body), Vec::<String>::new());
+    let both = server.get("/v1/audit?key=report/1&prefix=report").await;
+    assert_eq!(both.problem(), (422, "invalid"));
+    assert_eq!(server.get("/v1/audit?key=nonsense").await.problem(), (422, "invalid"));
+    // A timeline has an order at once, also if it was read just before.
+    let commands = async || {
+        let body = server.get("/v1/timeline?name=report/1").await.body;
+        body["entries"].as_array().unwrap().iter().filter(|entry| entry["kind"] == json!("paused")).count()
+    };
+    let before = commands().await;
+    pause("report/1", "again").await;
+    assert_eq!(commands().await, before + 1);
+}
+
 #[tokio::test]
 async fn leaks_and_info() {
     let server = TestServer::start().await;

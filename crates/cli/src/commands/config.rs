@@ -46,7 +46,7 @@ const GLOBAL: [(&str, &str); 8] = [
 ];
 
 /// The settings that only the file has: the key and the default.
-const IN_FILE: [(&str, &str); 19] = [
+const IN_FILE: [(&str, &str); 20] = [
     ("run.ttl", "30s"),
     ("run.grace", "a sixth of the ttl"),
     ("run.wait", "no limit"),
@@ -66,6 +66,7 @@ const IN_FILE: [(&str, &str); 19] = [
     ("cron.on_failure", "none"),
     ("elect.ttl", "as run.ttl"),
     ("elect.grace", "as run.grace"),
+    ("serve.sample_idle", "30s"),
 ];
 
 #[derive(Debug, Serialize)]

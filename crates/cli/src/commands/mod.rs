@@ -149,6 +149,7 @@ pub(crate) fn take_defaults(command: &mut Command, config: &Config) -> Result<()
         Command::Acquire(acquire) => acquire.take_defaults(&config.run),
         Command::Cron(cron) => cron.take_defaults(&config.cron)?,
         Command::Elect(elect) => elect.take_defaults(&config.elect),
+        Command::Serve(serve) => serve.take_defaults(&config.serve),
         _ => {}
     }
     Ok(())

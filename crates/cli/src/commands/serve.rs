@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::Args;
 
-use crate::{args::Global, exit::Failure, output::Output};
+use crate::{args::Global, config::ServeDefaults, exit::Failure, output::Output};
 
 #[derive(Debug, Args)]
 #[command(
@@ -74,9 +74,17 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
 
-    /// How often to look at all resources, for /v1/overview and /v1/events, while somebody asks for them
+    /// The time between two samples of all resources, for the dashboard, /v1/overview and /v1/events, while somebody asks for them
+    ///
+    /// Sampling takes a tenth of the time at most: if the resources cannot be listed that fast, samples are further apart.
     #[arg(long, value_name = "TIME", value_parser = crate::args::duration, default_value = "2s")]
     sample_every: std::time::Duration,
+
+    /// The time between two samples while nobody asks, so that the dashboard has a history; 0 for none [default: 30s]
+    ///
+    /// Sampling takes a hundredth of the time at most: if listing the resources takes a second, samples are 100 seconds apart.
+    #[arg(long, value_name = "TIME", value_parser = crate::args::duration)]
+    sample_idle: Option<std::time::Duration>,
 
     /// Call a resource stuck, in /v1/overview and on the dashboard, when a claim has waited for it this long [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = crate::args::duration)]
@@ -90,6 +98,11 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn is_demo(&self) -> bool {
         self.demo
+    }
+
+    /// Takes what was not given from the file.
+    pub(crate) fn take_defaults(&mut self, defaults: &ServeDefaults) {
+        self.sample_idle = self.sample_idle.or(defaults.sample_idle);
     }
 
     #[cfg(not(feature = "serve"))]
@@ -111,7 +124,7 @@ mod serving {
     use std::{fs, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
     use leasehold_api::fields::StoreId;
-    use leasehold_server::{Access, Config, ConnectionLimits, Roles, SampleWhen, Server, TokenFile};
+    use leasehold_server::{Access, Config, ConnectionLimits, Roles, Sampling, Server, TokenFile};
     use rustix::process::{Resource, getrlimit, setrlimit};
     use serde_json::json;
     use tokio::net::TcpListener;
@@ -131,7 +144,7 @@ mod serving {
     const CONNECTIONS_MIN: usize = 16;
     /// One connection of so many is not for waiting.
     const RENEWALS_HAVE_ONE_OF: usize = 8;
-    /// A look at a store that is never idle costs others their time.
+    /// Samples that follow each other faster would keep the store busy.
     const SAMPLE_EVERY_MIN: Duration = Duration::from_millis(100);
 
     pub(super) async fn run(serve: &Serve, global: &Global, output: Output) -> Result<ExitCode, Failure> {
@@ -148,12 +161,11 @@ mod serving {
         config.hosts = serve.hosts()?;
         config.leases_end_with_server = serve.leases_end_with_this_server;
         config.bury_always = serve.bury_always;
-        config.sampling.every = serve.sample_every.max(SAMPLE_EVERY_MIN);
         if demo.is_some() {
             config.access = Access::Open(Roles::ALL);
-            config.sampling.when = SampleWhen::Always;
             config.sampling.stuck_after = demo::STUCK_AFTER;
         }
+        serve.set_pace(&mut config.sampling);
         config.sampling.stuck_after = serve.stuck_after.unwrap_or(config.sampling.stuck_after);
         limit_connections(&mut config.limits, raise_file_limit());
         let environment = Arc::new(leasehold::System::current());
@@ -260,6 +272,17 @@ mod serving {
                 return Err(Failure::config(message).hint(hint));
             }
             Demo::prepare().map(Some)
+        }
+
+        /// How often samples are taken. The demonstration has as many while nobody looks.
+        fn set_pace(&self, sampling: &mut Sampling) {
+            sampling.every = self.sample_every.max(SAMPLE_EVERY_MIN);
+            if self.demo {
+                sampling.idle_every = Some(sampling.every);
+            }
+            if let Some(idle) = self.sample_idle {
+                sampling.idle_every = (!idle.is_zero()).then_some(idle);
+            }
         }
 
         /// An address that other machines reach needs tokens, and TLS from here or from a proxy.
@@ -375,6 +398,7 @@ mod serving {
     #[cfg(test)]
     mod tests {
         use super::*;
+        use crate::config::ServeDefaults;
 
         fn serve(arguments: &[&str]) -> Serve {
             let words = ["leasehold", "serve"].iter().chain(arguments);
@@ -404,6 +428,23 @@ mod serving {
                     .unwrap()
                     .contains("all addresses")
             );
+        }
+
+        #[test]
+        fn samples_are_taken_while_nobody_asks_unless_the_option_says_zero() {
+            let pace = |arguments: &[&str], in_file: Option<u64>| {
+                let mut serve = serve(arguments);
+                serve.take_defaults(&ServeDefaults { sample_idle: in_file.map(Duration::from_secs) });
+                let mut sampling = Sampling::default();
+                serve.set_pace(&mut sampling);
+                (sampling.every.as_millis(), sampling.idle_every.map(|every| every.as_secs()))
+            };
+            assert_eq!(pace(&[], None), (2000, Some(30)));
+            assert_eq!(pace(&["--sample-idle", "5m", "--sample-every", "1ms"], Some(7)), (100, Some(300)));
+            assert_eq!(pace(&["--sample-idle", "0"], Some(7)), (2000, None));
+            assert_eq!(pace(&[], Some(7)), (2000, Some(7)));
+            assert_eq!(pace(&[], Some(0)), (2000, None));
+            assert_eq!(pace(&["--demo", "--sample-every", "3s"], None), (3000, Some(3)));
         }
 
         #[test]

@@ -35,5 +35,6 @@ pub(crate) async fn answer(call: &Call<'_>, bytes: &[u8]) -> Result<Answer, Prob
         return Err(Problem::new(ProblemKind::TokenRequired, detail).on(&command.resource));
     }
     let outcome = call.shared.store.order(command.clone()).await;
+    call.shared.audit.forget(&command.resource);
     Ok(orders::reply(&command, outcome).into())
 }

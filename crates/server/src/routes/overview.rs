@@ -1,5 +1,7 @@
 //! `GET /v1/overview`: what the sampler has seen, searched, sorted and paged.
 
+use std::sync::Arc;
+
 use leasehold_api::{
     Problem, fields,
     overview::{LIMIT_DEFAULT, LIMIT_MAX, OverviewQuery, OverviewReply},
@@ -9,7 +11,7 @@ use crate::{
     answer::Answer,
     bounds::invalid,
     router::Call,
-    sampler::{Latest, Search},
+    sampler::{Latest, Search, beside_requests},
 };
 
 pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answer, Problem> {
@@ -19,14 +21,20 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
     }
     let Latest { sample, since, every, stuck_after, failing, event_id } =
         call.shared.sampler.latest().await?;
+    let caller = call.caller.clone();
+    let (kept, only, sort) = (Arc::clone(&sample), query.only, query.sort);
+    // Going through many resources takes long.
+    let found = beside_requests(move || {
+        let scope = caller.scope();
+        let text = query.q.as_deref().unwrap_or("").to_lowercase();
+        let search =
+            Search { scope, text: &text, key: query.key.as_deref(), kind: query.kind.as_deref(), only };
+        let page = kept.page(search, sort, query.after.as_deref(), limit as usize)?;
+        Some((page, kept.totals(scope)))
+    });
+    let found = found.await.map_err(|error| Problem::from(&error))?;
+    let (page, totals) = found.ok_or_else(|| invalid("`after` is not the `next` of a page"))?;
     let scope = call.caller.scope();
-    let text = query.q.as_deref().unwrap_or("").to_lowercase();
-    let (key, kind) = (query.key.as_deref(), query.kind.as_deref());
-    let search = Search { scope, text: &text, key, kind, only: query.only };
-    let page = sample
-        .page(search, query.sort, query.after.as_deref(), limit as usize)
-        .ok_or_else(|| invalid("`after` is not the `next` of a page"))?;
-    let totals = sample.totals(scope);
     let (last_hour, rates) = call.shared.sampler.last_hour(scope);
     let health = call.shared.health.now(call.shared.backend.info(), failing.as_deref());
     Ok(Answer::json(
@@ -41,6 +49,7 @@ pub(crate) async fn answer(call: &Call<'_>, query: OverviewQuery) -> Result<Answ
             held: totals.held,
             waiting: totals.waiting,
             stuck: totals.stuck,
+            led: totals.led,
             stuck_after_ms: fields::ms_up(stuck_after),
             paused: totals.paused,
             unreadable: totals.unreadable,

@@ -4,7 +4,7 @@
 //! serves as well, and without one the next page is read at once.
 
 use leasehold_api::{Problem, ProblemKind};
-use leasehold_core::{AuditRecord, Listing, Page, Query, Snapshot};
+use leasehold_core::{AuditRecord, Listing, Page, Query, Resource, Snapshot};
 
 use crate::router::Call;
 
@@ -44,34 +44,52 @@ pub(crate) async fn resources(
     Err(too_many())
 }
 
-/// What operators did, newest first.
+/// What operators did, newest first; `only` about this resource, whose key is then the prefix of the listing. Such a page is filled as far
+/// as there are records: a reader that gets no `next` has all of them.
 pub(crate) async fn audit(
     call: &Call<'_>,
     mut listing: Listing,
+    only: Option<&Resource>,
 ) -> Result<(Vec<AuditRecord>, Option<String>), Problem> {
     let scope = call.caller.scope();
-    let wanted = listing.limit;
-    let mut seen = Vec::new();
+    let asked_limit = listing.limit;
+    let wanted = asked_limit as usize;
+    let mut seen: Vec<AuditRecord> = Vec::new();
+    let mut next_page = None;
     for _ in 0..PAGES_MAX {
         let (mut records, next) = match read(call, Query::Audit(listing.clone())).await? {
             Page::Audit { records, next } => (records, next),
             _ => (Vec::new(), None),
         };
-        records.retain(|record| scope.has(&record.resource));
+        let is_asked_for = |record: &AuditRecord| only.is_none_or(|only| record.resource == *only);
+        records.retain(|record| scope.has(&record.resource) && is_asked_for(record));
         // Larger pages while there is nothing to see in them. One with too much is read again as a smaller one: a cursor stands for the
         // end of a page alone.
-        if wanted > 0 && records.len() > wanted as usize {
-            listing.limit = (listing.limit / 2).max(wanted);
+        let room = match only {
+            None => wanted,
+            Some(_) => wanted.saturating_sub(seen.len()).max(1),
+        };
+        if wanted > 0 && records.len() > room {
+            listing.limit = (listing.limit / 2).max(u32::try_from(room).unwrap_or(u32::MAX));
             continue;
         }
-        listing.limit = listing.limit.saturating_mul(2).min(AUDIT_PAGE_MAX).max(wanted);
         seen.append(&mut records);
+        let is_full = !seen.is_empty() && (only.is_none() || seen.len() >= wanted);
         match next {
-            Some(next) if seen.is_empty() || !scope.may_see_cursor(&next) => listing = listing.after(next),
+            Some(next) if !is_full || !scope.may_see_cursor(&next) => {
+                let larger = listing.limit.saturating_mul(2).min(AUDIT_PAGE_MAX);
+                listing.limit = if only.is_none() { larger.max(asked_limit) } else { larger };
+                next_page = Some(next.clone());
+                listing = listing.after(next);
+            }
             next => return Ok((seen, next)),
         }
     }
-    Err(too_many())
+    // The caller can go on from here.
+    match next_page.filter(|next| only.is_some() && scope.may_see_cursor(next)) {
+        Some(next) => Ok((seen, Some(next))),
+        None => Err(too_many()),
+    }
 }
 
 async fn read(call: &Call<'_>, query: Query) -> Result<Page, Problem> {

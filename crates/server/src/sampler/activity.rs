@@ -23,6 +23,11 @@ const HOLDS_MIN: usize = 20;
 /// An hour, in minutes.
 const MINUTES: u64 = RATE_MINUTES_MAX as u64;
 
+/// Whether a change of this kind ends a hold.
+pub(super) fn is_end(kind: ChangeKind) -> bool {
+    matches!(kind, ChangeKind::Released | ChangeKind::Expired | ChangeKind::Ended | ChangeKind::Evicted)
+}
+
 /// The part of a key that names its namespace and kind: `acme:report`.
 pub(super) fn group_of(resource: &Resource) -> &str {
     resource.key().split('/').next().unwrap_or_default()
@@ -38,7 +43,7 @@ pub(super) struct Activity {
 
 #[derive(Debug)]
 struct Group {
-    /// One of its resources: whoever may see it may see all of them.
+    /// One of its resources: a caller that may see it may see all of them.
     example: Resource,
     minutes: Minutes,
     /// The newest holds that have ended, in milliseconds.
@@ -56,6 +61,7 @@ struct Counts {
     granted: u64,
     released: u64,
     expired: u64,
+    ended: u64,
     taken_over: u64,
     evicted: u64,
     evicting: u64,
@@ -73,6 +79,7 @@ impl Counts {
             }
             ChangeKind::Released => self.released += 1,
             ChangeKind::Expired => self.expired += 1,
+            ChangeKind::Ended => self.ended += 1,
             ChangeKind::Evicted => self.evicted += 1,
             ChangeKind::Evicting => self.evicting += 1,
             ChangeKind::Asked => self.asked += 1,
@@ -85,6 +92,7 @@ impl Counts {
         self.granted += other.granted;
         self.released += other.released;
         self.expired += other.expired;
+        self.ended += other.ended;
         self.taken_over += other.taken_over;
         self.evicted += other.evicted;
         self.evicting += other.evicting;
@@ -134,7 +142,7 @@ impl Activity {
     /// Counts these changes, which were found in this minute since the server's start.
     pub(super) fn add(&mut self, minute: u64, changes: &[Change]) {
         let mut with_holds = Vec::new();
-        for Change { resource, body } in changes {
+        for Change { resource, body, .. } in changes {
             let name = group_of(resource);
             if !self.groups.contains_key(name) {
                 self.begin(name, resource, minute);
@@ -144,9 +152,7 @@ impl Activity {
                 continue;
             };
             group.minutes.count(minute, body.kind);
-            let has_ended =
-                matches!(body.kind, ChangeKind::Released | ChangeKind::Expired | ChangeKind::Evicted);
-            if let Some(ms) = body.for_ms.filter(|_| has_ended) {
+            if let Some(ms) = body.for_ms.filter(|_| is_end(body.kind)) {
                 group.held(ms);
                 if with_holds.last() != Some(&name) {
                     with_holds.push(name);
@@ -175,7 +181,7 @@ impl Activity {
         }
     }
 
-    /// Forgets what happened. How long holds usually are stays true.
+    /// Forgets what happened, but not how long holds usually are.
     pub(super) fn forget(&mut self) {
         self.groups.values_mut().for_each(|group| group.minutes.0.clear());
         self.others.0.clear();
@@ -187,8 +193,7 @@ impl Activity {
         usual.collect()
     }
 
-    /// What happened in the last hour, of what the caller may see. `first` is the minute when the server began to look, `now` the current
-    /// one.
+    /// What happened in the last hour, of what the caller may see. `first` is the minute of the first sample, `now` the current one.
     pub(super) fn last_hour(&self, scope: Scope<'_>, (first, now): (u64, u64)) -> (LastHourBody, RatesBody) {
         let oldest = first.max(now.saturating_sub(MINUTES - 1)).min(now);
         let width = usize::try_from(now - oldest + 1).unwrap_or(1);
@@ -210,6 +215,7 @@ impl Activity {
             granted: column(|counts| counts.granted),
             released: column(|counts| counts.released),
             lost: column(|counts| counts.expired + counts.evicted),
+            ended: column(|counts| counts.ended),
             queued: column(|counts| counts.queued),
         };
         let last_hour = LastHourBody {
@@ -219,9 +225,8 @@ impl Activity {
             evicted: all.evicted,
             evicting: all.evicting,
             asked: all.asked,
+            ended: all.ended,
             granted: all.granted,
-            // Fences check tokens beside the resource that they guard, and report to their own program.
-            refused_stale: None,
         };
         (last_hour, rates)
     }

@@ -19,13 +19,16 @@ use super::sample::Sample;
 pub(super) struct Change {
     pub(super) resource: Resource,
     pub(super) body: ChangeBody,
+    /// The time between the samples. It happened in this time before `body.at`.
+    pub(super) within: Duration,
 }
 
 /// Compares two samples. `audit` are the newest operators' commands: without them, an eviction that ends a lease at once looks like a
 /// release.
 pub(super) fn between(before: &Sample, after: &Sample, audit: &[AuditRecord]) -> Vec<Change> {
     let mut changes = Vec::new();
-    let elapsed = after.taken_at.duration_since(before.taken_at);
+    // A resource may have been read at any time while a sample was taken.
+    let elapsed = after.read_until.saturating_duration_since(before.taken_at);
     let at = humantime::format_rfc3339_millis(after.wall.to_system_time()).to_string();
     let context = Context { elapsed, at: &at, since: before.wall, audit };
     let mut compare = |before: &Snapshot, after: &Snapshot| context.compare(before, after, &mut changes);
@@ -50,8 +53,8 @@ pub(super) fn between(before: &Sample, after: &Sample, audit: &[AuditRecord]) ->
     changes
 }
 
-/// Whether a lease has ended before its time: then the audit trail may know why.
-pub(super) fn has_early_end(before: &Sample, after: &Sample) -> bool {
+/// Whether a lease has ended: then the audit trail may know why.
+pub(super) fn has_end(before: &Sample, after: &Sample) -> bool {
     fn held(sample: &Sample) -> HashSet<(&str, u64)> {
         let rows = sample.rows.iter();
         rows.flat_map(|row| live(&row.snapshot).map(|by| (row.key(), by.token.get()))).collect()
@@ -62,6 +65,11 @@ pub(super) fn has_early_end(before: &Sample, after: &Sample) -> bool {
 /// Holders that hold: not what is only kept closed after a release.
 fn live(snapshot: &Snapshot) -> impl Iterator<Item = &HeldBy> {
     snapshot.holders.iter().filter(|by| !by.kept)
+}
+
+/// Whether the resource stays closed after a release of this grant.
+fn is_kept_closed(after: &Snapshot, by: &HeldBy) -> bool {
+    after.holders.iter().any(|kept| kept.kept && kept.token == by.token)
 }
 
 /// Whether all holders are listed. Otherwise one that is not in the list may still be there.
@@ -75,7 +83,7 @@ fn take_waiter<'a>(waiters: &mut [Option<&'a QueueEntry>], by: &HeldBy) -> Optio
 }
 
 struct Context<'a> {
-    /// The time between the samples.
+    /// The longest time between the two readings of a resource.
     elapsed: Duration,
     /// The time of the second sample, as text.
     at: &'a str,
@@ -87,9 +95,9 @@ struct Context<'a> {
 impl Context<'_> {
     fn compare(&self, before: &Snapshot, after: &Snapshot, changes: &mut Vec<Change>) {
         let mut add = |kind: ChangeKind, fill: &dyn Fn(&mut ChangeBody)| {
-            let mut body = self.body(kind, after);
-            fill(&mut body);
-            changes.push(Change { resource: after.resource.clone(), body });
+            let mut change = self.change(kind, after);
+            fill(&mut change.body);
+            changes.push(change);
         };
         match (&before.unreadable, &after.unreadable) {
             (None, Some(why)) => return add(ChangeKind::Unreadable, &|body| body.why = Some(why.clone())),
@@ -112,7 +120,7 @@ impl Context<'_> {
             Ordering::Greater if before.queue_length - after.queue_length > granted => ChangeKind::Left,
             _ => return,
         };
-        changes.push(Change { resource: after.resource.clone(), body: self.body(kind, after) });
+        changes.push(self.change(kind, after));
     }
 
     /// The number of new grants.
@@ -133,8 +141,10 @@ impl Context<'_> {
             changes.push(self.grant(ChangeKind::HandedOver, by, after, Some(*from)));
             return 0;
         }
+        // The earliest grant that the ended one may have made room for.
+        let next_held_for = begun.iter().map(|by| by.held_for).max();
         for by in ended {
-            let change = self.end(by, after);
+            let change = self.end(by, after, next_held_for);
             if change.body.kind == ChangeKind::Expired {
                 taken_from = Some(by);
             }
@@ -175,8 +185,14 @@ impl Context<'_> {
         }
     }
 
-    /// The change for a grant that has ended.
-    fn end(&self, by: &HeldBy, after: &Snapshot) -> Change {
+    /// The change for a grant that has ended. `next_held_for`: how long the grant after it has lasted, if there is one.
+    ///
+    /// 1. An operator's command in the audit trail explains it.
+    /// 2. It was released if it had more time left than has passed, if the resource stays closed after its release, or if the next holder
+    ///    of the whole resource was granted before the lease could run out.
+    /// 3. It expired if its holder had not renewed on time.
+    /// 4. Otherwise nothing is known: it may have been renewed and then released, or not renewed.
+    fn end(&self, by: &HeldBy, after: &Snapshot, next_held_for: Option<Duration>) -> Change {
         let order = self.audit.iter().find(|record| {
             record.done
                 && record.command.starts_with("evict")
@@ -187,9 +203,13 @@ impl Context<'_> {
         let kind = match order {
             Some(_) => ChangeKind::Evicted,
             None if by.evicting => ChangeKind::Evicted,
-            // It could not have run out yet.
             None if by.remaining > self.elapsed => ChangeKind::Released,
-            None => ChangeKind::Expired,
+            None if is_kept_closed(after, by) => ChangeKind::Released,
+            None if self.was_succeeded_before_expiry(by, after, next_held_for) => ChangeKind::Released,
+            None if matches!(by.state(), Some(HolderState::Late | HolderState::Silent)) => {
+                ChangeKind::Expired
+            }
+            None => ChangeKind::Ended,
         };
         let mut change = self.grant(kind, by, after, None);
         if let Some(order) = order {
@@ -198,17 +218,30 @@ impl Context<'_> {
         change
     }
 
+    /// Whether another holder of the whole resource was granted while this lease could not have run out yet.
+    fn was_succeeded_before_expiry(
+        &self,
+        by: &HeldBy,
+        after: &Snapshot,
+        next_held_for: Option<Duration>,
+    ) -> bool {
+        let is_exclusive = by.weight == after.capacity;
+        next_held_for
+            .is_some_and(|held_for| is_exclusive && self.elapsed.saturating_sub(held_for) < by.remaining)
+    }
+
     fn grant(&self, kind: ChangeKind, by: &HeldBy, after: &Snapshot, from: Option<&HeldBy>) -> Change {
-        let mut body = self.body(kind, after);
+        let mut change = self.change(kind, after);
+        let body = &mut change.body;
         body.token = Some(TokenText(by.token));
         body.from_token = from.map(|from| TokenText(from.token));
         body.holder = Some(HolderBody::from(&*by.holder));
         body.for_ms = Some(fields::ms_down(by.held_for));
-        Change { resource: after.resource.clone(), body }
+        change
     }
 
-    fn body(&self, kind: ChangeKind, after: &Snapshot) -> ChangeBody {
-        ChangeBody {
+    fn change(&self, kind: ChangeKind, after: &Snapshot) -> Change {
+        let body = ChangeBody {
             at: self.at.to_owned(),
             kind,
             resource: after.resource.to_string(),
@@ -221,7 +254,8 @@ impl Context<'_> {
             queue_length: after.queue_length,
             by: None,
             why: None,
-        }
+        };
+        Change { resource: after.resource.clone(), body, within: self.elapsed }
     }
 }
 
@@ -230,9 +264,9 @@ impl Context<'_> {
 pub(super) fn change(name: &str, kind: ChangeKind, for_ms: Option<u64>) -> Change {
     let resource: Resource = name.parse().unwrap();
     let context = Context { elapsed: Duration::ZERO, at: "", since: WallTime::default(), audit: &[] };
-    let mut body = context.body(kind, &Snapshot::empty(resource.clone()));
-    body.for_ms = for_ms;
-    Change { resource, body }
+    let mut change = context.change(kind, &Snapshot::empty(resource));
+    change.body.for_ms = for_ms;
+    change
 }
 
 #[cfg(test)]
@@ -243,7 +277,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::sampler::sample::Look;
+    use crate::sampler::sample::Reading;
 
     const ELAPSED: Duration = Duration::from_secs(2);
 
@@ -269,14 +303,27 @@ mod tests {
         bodies(before, after, audit).into_iter().map(|body| body.kind).collect()
     }
 
+    fn kinds_after(elapsed: Duration, before: Snapshot, after: Snapshot) -> Vec<ChangeKind> {
+        changes(elapsed, before, after, &[]).into_iter().map(|body| body.kind).collect()
+    }
+
     fn bodies(before: Snapshot, after: Snapshot, audit: &[AuditRecord]) -> Vec<ChangeBody> {
+        changes(ELAPSED, before, after, audit)
+    }
+
+    fn changes(
+        elapsed: Duration,
+        before: Snapshot,
+        after: Snapshot,
+        audit: &[AuditRecord],
+    ) -> Vec<ChangeBody> {
         let start = Instant::now();
         let sample = |snapshot: Snapshot, passed: Duration| {
             let snapshots = if snapshot.is_in_use() { vec![snapshot] } else { vec![] };
             let wall = WallTime::from_micros(1_000_000).after(passed);
-            Sample::new(Look::of(snapshots, start + passed, wall), None)
+            Sample::new(Reading::of(snapshots, start + passed, wall), None)
         };
-        let (before, after) = (sample(before, Duration::ZERO), sample(after, ELAPSED));
+        let (before, after) = (sample(before, Duration::ZERO), sample(after, elapsed));
         between(&before, &after, audit).into_iter().map(|change| change.body).collect()
     }
 
@@ -304,6 +351,50 @@ mod tests {
             let shown = format!("{before:?} to {after:?}");
             assert_eq!(kinds(before, after, &[]), expected, "{shown}");
         }
+    }
+
+    /// A sample may come so late that every lease could have run out since the one before.
+    #[test]
+    fn what_the_samples_cannot_tell_is_no_loss() {
+        use ChangeKind::*;
+        let ends = |before: HeldBy, after: Snapshot| {
+            kinds_after(Duration::from_secs(30), report(vec![before], 1), after)
+        };
+        let next = |held_for_s: u64| {
+            let mut by = held(2, 25);
+            by.held_for = Duration::from_secs(held_for_s);
+            report(vec![by], 0)
+        };
+        assert_eq!(ends(held(1, 25), report(vec![], 1)), [Ended]);
+        assert_eq!(ends(held(1, 25), next(4)), [Ended, Granted], "granted after 26 s: it may have run out");
+        assert_eq!(
+            ends(held(1, 25), next(6)),
+            [Released, Granted],
+            "granted after 24 s: it had a second left"
+        );
+        assert_eq!(ends(held(1, 12), next(4)), [Expired, TakenOver], "a renewal was overdue");
+        assert_eq!(ends(held(1, 3), next(29)), [Released, Granted], "granted after a second");
+        let mut unknown = held(1, 25);
+        unknown.ttl = None;
+        assert_eq!(ends(unknown, report(vec![], 1)), [Ended], "a store that does not tell the ttl");
+        let mut kept = held(1, 3600);
+        kept.kept = true;
+        assert_eq!(ends(held(1, 12), report(vec![kept], 1)), [Released]);
+    }
+
+    #[test]
+    fn the_time_that_a_reading_takes_counts_too() {
+        let start = Instant::now();
+        let sample = |snapshots, from_s: u64, until_s: u64| {
+            let wall = WallTime::from_micros(1 << 40);
+            let mut reading = Reading::of(snapshots, start + Duration::from_secs(from_s), wall);
+            reading.read_until = start + Duration::from_secs(until_s);
+            Sample::new(reading, None)
+        };
+        let before = sample(vec![report(vec![held(1, 25)], 0)], 0, 3);
+        let kind = |after: Sample| between(&before, &after, &[])[0].body.kind;
+        assert_eq!(kind(sample(vec![], 20, 24)), ChangeKind::Released);
+        assert_eq!(kind(sample(vec![], 20, 26)), ChangeKind::Ended, "it may have been read after 26 s");
     }
 
     #[test]

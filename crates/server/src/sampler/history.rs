@@ -1,7 +1,7 @@
 //! The changes of the last samples, numbered, for streams that follow them and for the timeline of a resource. Bounded: what is older is
 //! forgotten, and a stream that has not read it is told so.
 
-use std::{collections::VecDeque, fmt::Write as _, sync::Arc};
+use std::{collections::VecDeque, fmt::Write as _, sync::Arc, time::Duration};
 
 use leasehold_api::events::{CHANGE, ChangeBody, ResyncReason};
 use leasehold_core::Resource;
@@ -25,7 +25,7 @@ pub(super) struct History {
     last: u64,
     /// Changes up to this number are forgotten, or were not seen.
     forgotten: u64,
-    /// The number of the newest change when the server began to look.
+    /// The number of the newest change at the first sample.
     first: u64,
 }
 
@@ -34,10 +34,12 @@ pub(super) struct History {
 pub(super) struct Entry {
     pub(super) resource: Resource,
     pub(super) body: ChangeBody,
+    /// The time between the two samples that show it.
+    pub(super) within: Duration,
     json: String,
 }
 
-/// The changes of one look, ready to be added: the last ones that a history keeps, and how many there were.
+/// The changes of one sample, ready to be added: the last ones that a history keeps, and how many there were.
 #[derive(Debug)]
 pub(super) struct Found {
     entries: Vec<Entry>,
@@ -49,10 +51,10 @@ impl Found {
     pub(super) fn of(mut changes: Vec<Change>, most: usize) -> Found {
         let count = changes.len() as u64;
         changes.drain(..changes.len().saturating_sub(most));
-        let entry = |Change { resource, body }| {
+        let entry = |Change { resource, body, within }| {
             // A type of the API that cannot be written is a bug; the change is lost, nothing else.
             let json = serde_json::to_string(&body).unwrap_or_default();
-            Entry { resource, body, json }
+            Entry { resource, body, within, json }
         };
         Found { entries: changes.into_iter().map(entry).collect(), count }
     }
@@ -94,7 +96,7 @@ impl History {
         self.forgotten = self.forgotten.max(self.last - self.changes.len() as u64);
     }
 
-    /// The server does not look for a while: nothing can follow from before, so the numbers of then are not valid any more.
+    /// No samples are taken for a while. Changes in between would be missing, so earlier numbers are not valid any more.
     pub(super) fn forget(&mut self) {
         self.changes.clear();
         self.last += 1;
@@ -179,7 +181,7 @@ mod tests {
         let quiet = history.after(0, Scope::of_namespaces(&namespaces));
         assert_eq!(quiet, Next::Changes(String::new(), 256), "a reader who may see none of them goes on");
         assert_eq!(history.after(1001, Scope::everything()), Next::Nothing);
-        // More than it keeps, in one look.
+        // More than it keeps, in one sample.
         history.add(found(10_000, history.most()));
         assert_eq!((history.last(), history.changes.len()), (11_001, 4096));
         let next = history.after(1001, Scope::everything());

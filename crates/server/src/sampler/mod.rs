@@ -1,16 +1,19 @@
-//! Looks at all resources of the store again and again, while somebody wants to know: for `/v1/overview` and `/v1/events`.
+//! Takes samples of all resources of the store: for `/v1/overview` and `/v1/events`.
 //!
 //! 1. One task reads the list of resources, and keeps it as a [`Sample`].
 //! 2. It compares the sample with the one before ([`changes`]), numbers what has changed ([`history`]) and counts it ([`activity`]).
-//! 3. It looks every two seconds, or after ten times as long as a look takes, if that is more: so it takes a tenth of the time at most.
-//! 4. When nobody has asked for a minute, it stops. The next request waits for a new sample, and streams from before read anew.
+//! 3. While somebody asks, it takes a sample every two seconds, but spends a tenth of the time at most ([`pace`]).
+//! 4. When nobody has asked for a minute, it takes one every 30 seconds, and spends a hundredth of the time at most (ADR 0097). The first
+//!    request after that waits for a new sample. With `idle_every: None` it takes none, forgets the history, and streams from before read
+//!    anew.
 //!
-//! It sees what it samples: a lease that comes and goes in between leaves no change.
+//! A change that starts and ends between two samples is not seen.
 
 mod activity;
 mod changes;
 mod deadlocks;
 mod history;
+mod pace;
 mod row;
 mod sample;
 pub(crate) mod timeline;
@@ -38,23 +41,15 @@ use activity::Activity;
 pub(crate) use history::Next;
 use history::{Found, History};
 use leasehold_support::processes::ProcessTable;
-use sample::Look;
+use pace::Pace;
+use sample::Reading;
 pub(crate) use sample::{Sample, Search};
 
-use crate::{
-    access::Scope,
-    config::{SampleWhen, Sampling},
-    store::Store,
-    store_health::StoreHealth,
-};
+use crate::{access::Scope, config::Sampling, store::Store, store_health::StoreHealth};
 
-/// After this long without a request the sampler stops.
-const IDLE_AFTER: Duration = Duration::from_secs(60);
-/// A look may take one part of so many of the time.
-const SHARE_OF_TIME: u32 = 10;
 /// The most resources of a sample.
 const RESOURCES_MAX: usize = 200_000;
-/// How many of the newest operators' commands are looked at.
+/// How many of the newest operators' commands are read, to tell an eviction from a release.
 const AUDIT_MAX: u32 = 100;
 
 /// The sampler of a server.
@@ -68,27 +63,26 @@ pub(crate) struct Sampler {
     processes: ProcessTable,
     started: Instant,
     state: Mutex<State>,
-    /// Somebody has asked.
-    asked: Notify,
-    /// Counts looks at the store, whether they worked or not.
-    looked: watch::Sender<u64>,
+    /// Apart from `state`, because summing up an hour takes long.
+    activity: Mutex<Activity>,
+    /// Somebody asks again.
+    asked: Arc<Notify>,
+    /// Counts samples, also those that failed.
+    samples: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct State {
     /// `None` while the sampler is stopped, and before its first sample.
     sample: Option<Arc<Sample>>,
-    /// Since when it has looked without a break.
+    /// Since when it has taken samples without a break.
     since: WallTime,
     /// The same as a minute since the server's start.
     first_minute: u64,
-    /// Why the last look failed.
+    /// Why the newest sample failed.
     failed: Option<Error>,
     history: History,
-    activity: Activity,
-    asked_at: Option<Instant>,
-    /// The time from the beginning of one look to the next.
-    every: Duration,
+    pace: Pace,
 }
 
 /// What the sampler knows.
@@ -96,11 +90,11 @@ struct State {
 pub(crate) struct Latest {
     pub(crate) sample: Arc<Sample>,
     pub(crate) since: WallTime,
-    /// How often it looks.
+    /// The time between two samples.
     pub(crate) every: Duration,
     /// A resource is stuck when a claim has waited this long.
     pub(crate) stuck_after: Duration,
-    /// The kind of error of the last look, if it failed.
+    /// The kind of error of the newest sample, if it failed.
     pub(crate) failing: Option<String>,
     /// The id of the newest change.
     pub(crate) event_id: String,
@@ -117,27 +111,21 @@ impl Sampler {
         let mut server = [0; 4];
         environment.fill(&mut server);
         let history = History::new(format!("{:08x}", u32::from_ne_bytes(server)), config.changes);
-        let (since, asked_at) = (environment.wall(), None);
-        let state = State {
-            sample: None,
-            since,
-            first_minute: 0,
-            failed: None,
-            history,
-            activity: Activity::default(),
-            asked_at,
-            every: config.every,
-        };
+        let started = Instant::now();
+        let pace = Pace::new(config.every, config.idle_every, started);
+        let since = environment.wall();
+        let state = State { sample: None, since, first_minute: 0, failed: None, history, pace };
         let sampler = Arc::new(Sampler {
             config,
             store,
             health,
             environment,
             processes: ProcessTable::of_this_host(),
-            started: Instant::now(),
+            started,
             state: Mutex::new(state),
-            asked: Notify::new(),
-            looked: watch::Sender::new(0),
+            activity: Mutex::default(),
+            asked: Arc::default(),
+            samples: watch::Sender::new(0),
         });
         tokio::spawn(run(Arc::downgrade(&sampler)));
         sampler
@@ -147,35 +135,32 @@ impl Sampler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody wants to know: keeps the sampler awake.
-    pub(crate) fn ask(&self) {
-        self.state().asked_at = Some(Instant::now());
-        self.asked.notify_one();
+    fn activity(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether samples are wanted. The one place that decides it.
-    fn is_wanted(&self) -> bool {
-        match self.config.when {
-            SampleWhen::Always => true,
-            SampleWhen::Asked => self.state().asked_at.is_some_and(|at| at.elapsed() < IDLE_AFTER),
+    /// Somebody wants to know: samples are taken often from now on.
+    pub(crate) fn ask(&self) {
+        if self.state().pace.ask(Instant::now()) {
+            self.asked.notify_one();
         }
     }
 
-    /// The latest sample. Waits for the first one.
+    /// The latest sample. Waits for the first one, and for a new one if nobody has asked for a while.
     ///
     /// # Errors
     /// That of the store.
     pub(crate) async fn latest(&self) -> Result<Latest, Problem> {
-        let mut looked = self.looked.subscribe();
+        let mut samples = self.samples.subscribe();
         self.ask();
         loop {
             {
                 let state = self.state();
-                if let Some(sample) = &state.sample {
+                if let Some(sample) = state.sample.as_ref().filter(|_| !state.pace.is_old()) {
                     return Ok(Latest {
                         sample: Arc::clone(sample),
                         since: state.since,
-                        every: state.every,
+                        every: state.pace.every(Instant::now()),
                         stuck_after: self.config.stuck_after,
                         failing: state.failed.as_ref().map(|error| error.kind().as_str().to_owned()),
                         event_id: state.history.id(state.history.last()),
@@ -183,7 +168,7 @@ impl Sampler {
                 }
             }
             // The store's own timeout bounds this.
-            let _ = looked.changed().await;
+            let _ = samples.changed().await;
             let state = self.state();
             if let Some(error) = state.failed.as_ref().filter(|_| state.sample.is_none()) {
                 return Err(Problem::from(error));
@@ -191,9 +176,9 @@ impl Sampler {
         }
     }
 
-    /// A receiver that sees every look at the store.
+    /// A receiver that changes with every sample, also one that failed.
     pub(crate) fn follow(&self) -> watch::Receiver<u64> {
-        self.looked.subscribe()
+        self.samples.subscribe()
     }
 
     /// Where a stream begins, with this `Last-Event-ID`: the number of a change, and why earlier ones may be missing.
@@ -210,13 +195,14 @@ impl Sampler {
         self.state().history.after(number, scope)
     }
 
-    /// What a stream that has read up to this number is told of the newest look. `None` if there was none, or if there are newer changes.
+    /// What a stream that has read up to this number is told of the newest sample. `None` if there is none, or if there are newer changes.
     pub(crate) fn sampled(&self, number: u64) -> Option<SampledBody> {
         let state = self.state();
-        let sample = state.sample.as_ref().filter(|_| state.history.last() <= number)?;
+        let is_told = state.history.last() <= number && !state.pace.is_old();
+        let sample = state.sample.as_ref().filter(|_| is_told)?;
         Some(SampledBody {
             age_ms: fields::ms_up(sample.age()),
-            every_ms: fields::ms_up(state.every),
+            every_ms: fields::ms_up(state.pace.every(Instant::now())),
             event_id: state.history.id(number),
             failing: state.failed.as_ref().map(|error| error.kind().as_str().to_owned()),
         })
@@ -224,8 +210,8 @@ impl Sampler {
 
     /// What happened in the last hour, of what the caller may see.
     pub(crate) fn last_hour(&self, scope: Scope<'_>) -> (LastHourBody, RatesBody) {
-        let state = self.state();
-        state.activity.last_hour(scope, (state.first_minute, self.minute(Instant::now())))
+        let minutes = (self.state().first_minute, self.minute(Instant::now()));
+        self.activity().last_hour(scope, minutes)
     }
 
     /// Which minute since the server's start it is.
@@ -254,57 +240,55 @@ impl Sampler {
     }
 
     /// Takes a sample, and compares it with the one before.
-    async fn look(&self) {
+    async fn sample(&self) {
         let started = Instant::now();
-        match self.look_once().await {
+        let taken = self.take_sample().await;
+        let mut state = self.state();
+        match taken {
             Ok((sample, changes)) => {
-                let minute = self.minute(sample.taken_at);
-                let mut state = self.state();
                 match changes {
                     Some(found) => state.history.add(found),
-                    None => (state.since, state.first_minute) = (sample.wall, minute),
+                    None => (state.since, state.first_minute) = (sample.wall, self.minute(sample.taken_at)),
                 }
                 (state.sample, state.failed) = (Some(sample), None);
             }
             Err(error) => {
-                tracing::warn!(%error, "the resources could not be listed: the overview is that of the last look");
-                self.state().failed = Some(error);
+                tracing::warn!(%error, "cannot list the resources; the overview stays at the previous sample");
+                state.failed = Some(error);
             }
         }
-        self.state().every = self.config.every.max(started.elapsed() * SHARE_OF_TIME);
-        self.looked.send_modify(|count| *count += 1);
+        state.pace.sampled(started, started.elapsed());
+        drop(state);
+        self.samples.send_modify(|count| *count += 1);
     }
 
     /// A sample, and the changes since the one before, if there is one. They are counted.
-    async fn look_once(&self) -> Result<(Arc<Sample>, Option<Found>)> {
-        let (before, usual_holds) = {
-            let state = self.state();
-            (state.sample.clone(), state.activity.usual_holds())
-        };
+    async fn take_sample(&self) -> Result<(Arc<Sample>, Option<Found>)> {
+        let before = self.state().sample.clone();
+        let usual_holds = self.activity().usual_holds();
+        let (taken_at, wall) = (Instant::now(), self.environment.wall());
         let (snapshots, truncated) = self.read().await?;
-        let look = Look {
+        let reading = Reading {
             truncated,
+            read_until: Instant::now(),
             stuck_after: self.config.stuck_after,
             takes_orders: self.store.takes_orders(),
             usual_holds,
             processes: self.processes.clone(),
-            ..Look::of(snapshots, Instant::now(), self.environment.wall())
+            ..Reading::of(snapshots, taken_at, wall)
         };
         let earlier = before.clone();
-        let sample = Arc::new(beside_requests(move || Sample::new(look, earlier.as_deref())).await?);
+        let sample = Arc::new(beside_requests(move || Sample::new(reading, earlier.as_deref())).await?);
         let Some(before) = before else { return Ok((sample, None)) };
         let (earlier, later) = (Arc::clone(&before), Arc::clone(&sample));
-        let audit = match beside_requests(move || changes::has_early_end(&earlier, &later)).await? {
+        let audit = match beside_requests(move || changes::has_end(&earlier, &later)).await? {
             true => self.audit().await,
             false => Vec::new(),
         };
         let later = Arc::clone(&sample);
         let changes = beside_requests(move || changes::between(&before, &later, &audit)).await?;
-        let most = {
-            let mut state = self.state();
-            state.activity.add(self.minute(sample.taken_at), &changes);
-            state.history.most()
-        };
+        self.activity().add(self.minute(sample.taken_at), &changes);
+        let most = self.state().history.most();
         let found = beside_requests(move || Found::of(changes, most)).await?;
         Ok((sample, Some(found)))
     }
@@ -315,42 +299,54 @@ impl Sampler {
         self.store.inspect(&query).await.map(Page::into_records).unwrap_or_default()
     }
 
-    /// Nobody has asked for a while.
+    /// Nobody has asked for a while, and no samples are taken until somebody does.
     fn stop(&self) {
         let mut state = self.state();
         state.failed = None;
+        state.pace.stopped();
         if state.sample.take().is_some() {
             state.history.forget();
-            state.activity.forget();
+            self.activity().forget();
         }
     }
 }
 
-/// Computes something on a thread of its own: with many resources it takes long, and requests are not to wait for it.
-async fn beside_requests<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+/// Computes something on a thread of its own: with many resources it takes long, and requests must not wait for it.
+pub(crate) async fn beside_requests<T: Send + 'static>(
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     let failed =
         |error| Error::new(ErrorKind::Unavailable, format!("a sample could not be compared: {error}"));
     tokio::task::spawn_blocking(compute).await.map_err(failed)
 }
 
 async fn run(sampler: Weak<Sampler>) {
-    /// How often a stopped sampler looks whether its server is still there.
-    const STOPPED: Duration = Duration::from_secs(5);
+    /// How often it checks that its server is still there.
+    const CHECK_EVERY: Duration = Duration::from_secs(5);
     loop {
         let Some(sampler) = sampler.upgrade() else { return };
-        if !sampler.is_wanted() {
-            sampler.stop();
-            let _ = tokio::time::timeout(STOPPED, sampler.asked.notified()).await;
-            continue;
+        let now = Instant::now();
+        let (due, is_watched) = {
+            let pace = &sampler.state().pace;
+            (pace.due(now), pace.is_watched(now))
+        };
+        match due {
+            Some(due) if due <= now => {
+                let health = Arc::clone(&sampler.health);
+                // A server that does not answer must not delay the sample.
+                let asking = is_watched.then(|| tokio::spawn(async move { health.refresh().await }));
+                sampler.sample().await;
+                drop(asking);
+            }
+            due => {
+                if due.is_none() {
+                    sampler.stop();
+                }
+                let asked = Arc::clone(&sampler.asked);
+                drop(sampler);
+                let until = due.map_or(now + CHECK_EVERY, |due| due.min(now + CHECK_EVERY));
+                let _ = tokio::time::timeout_at(until, asked.notified()).await;
+            }
         }
-        let started = Instant::now();
-        let health = Arc::clone(&sampler.health);
-        // A server that does not answer must not delay the look.
-        let asking = tokio::spawn(async move { health.refresh().await });
-        sampler.look().await;
-        drop(asking);
-        let next = started + sampler.state().every;
-        drop(sampler);
-        tokio::time::sleep_until(next).await;
     }
 }

@@ -1,11 +1,13 @@
 //! One resource of a sample, with what is computed when it is taken.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use leasehold_api::{
     fields,
     inspect::HolderBody,
-    overview::{OverviewFilter, OverviewHolder, OverviewItem, OverviewSort, ShareMode, UnusualHoldBody},
+    overview::{
+        GONE_MAX, OverviewFilter, OverviewHolder, OverviewItem, OverviewSort, ShareMode, UnusualHoldBody,
+    },
 };
 use leasehold_core::{HeldBy, HolderState, Snapshot};
 
@@ -14,7 +16,7 @@ use crate::{
     next_steps::{self, Facts},
 };
 
-/// Times of the same thing in two samples that differ by less are taken as the same, so that the order of items is steady.
+/// Times of the same thing in two samples that differ by less are taken as the same, so that items keep their order.
 const STEADY_WITHIN_US: u64 = 1_000_000;
 /// How many holders an item has at most.
 const HOLDERS_MAX: usize = 5;
@@ -39,7 +41,7 @@ pub(crate) struct Row {
     pub(super) waiting_since_us: Option<u64>,
     /// Since when the oldest holder has held.
     pub(super) held_since_us: Option<u64>,
-    /// The positions of holders whose processes have ended.
+    /// The positions of holders whose processes have ended, the one with the most time left first.
     gone: Vec<usize>,
     pub(super) unusual: Option<UnusualHoldBody>,
     /// The position of its deadlock in the sample.
@@ -107,8 +109,6 @@ impl Row {
             // Of a lock of another program nothing is known but when it was first seen.
             None => (!snapshot.foreign.is_empty()).then_some(first_seen_us),
         };
-        // A leader leads for as long as it can.
-        let usual_ms = usual_ms.filter(|_| note.is_none());
         let unusual = held_for.map(fields::ms_down).zip(usual_ms).and_then(|(held_ms, usual_ms)| {
             let is_unusual = held_ms > UNUSUAL_FROM_MS && held_ms > usual_ms.saturating_mul(UNUSUAL_TIMES);
             is_unusual.then_some(UnusualHoldBody { usual_ms, held_ms })
@@ -146,13 +146,19 @@ impl Row {
         self.counted_wait_since_us().is_some_and(|since| ms_since(now_us, since) >= after_ms)
     }
 
-    /// Since when the oldest claim has waited. `None` for an election whose leader renews: its candidates are meant to wait, so their
-    /// waits do not count (ADR 0092).
+    /// Since when the oldest claim has waited. `None` if its one holder has a note and renews, as the leader of an election does: its
+    /// candidates are meant to wait, so their waits do not count (ADR 0092).
     pub(super) fn counted_wait_since_us(&self) -> Option<u64> {
         self.waiting_since_us.filter(|_| !self.is_led())
     }
 
-    /// Whether it is an election with a leader that is well.
+    /// Whether a claim has waited this long for a holder that counts as the leader of an election.
+    pub(super) fn has_long_candidates(&self, now_us: u64, after_ms: u64) -> bool {
+        self.is_led() && self.waiting_since_us.is_some_and(|since| ms_since(now_us, since) >= after_ms)
+    }
+
+    /// Whether its one holder has a note, renews and is not told to go: it counts as an election with a leader. A store does not tell an
+    /// election from another holder with a note (ADR 0092).
     fn is_led(&self) -> bool {
         let is_well = |by: &HeldBy| by.state() == Some(HolderState::Renewing) && !by.evicting;
         self.note.is_some()
@@ -212,6 +218,10 @@ impl Row {
             state: self.state_of(position),
             ..OverviewHolder::of(by)
         };
+        let gone = self.gone.iter().take(GONE_MAX).filter_map(|position| {
+            let by = snapshot.holders.get(*position)?;
+            Some(holder((*position, by)))
+        });
         let oldest_wait_ms = self.waiting_since_us.map(|since| ms_since(now_us, since));
         let is_stuck = self.is_stuck(now_us, stuck_after_ms);
         let steps = next_steps::steps(&Facts {
@@ -231,12 +241,15 @@ impl Row {
             mode: ShareMode::of(snapshot.capacity),
             holders: holders.map(holder).collect(),
             holder_count: snapshot.holder_count,
+            gone: gone.collect(),
+            gone_more: u32::try_from(self.gone.len().saturating_sub(GONE_MAX)).unwrap_or(u32::MAX),
             foreign_count: u32::try_from(snapshot.foreign.len()).unwrap_or(u32::MAX),
             queue_length: snapshot.queue_length,
             first_waiter: first_waiter.map(|entry| HolderBody::from(&*entry.holder)),
             oldest_wait_ms,
             oldest_hold_ms: self.held_since_us.map(|since| ms_since(now_us, since)),
             stuck: is_stuck,
+            led: self.is_led(),
             paused_for_ms: snapshot.paused_for.map(fields::ms_up),
             unreadable: snapshot.unreadable.clone(),
             unusual_hold: self.unusual,
@@ -247,8 +260,10 @@ impl Row {
     }
 }
 
-/// The positions of holders whose processes have ended.
+/// The positions of holders whose processes have ended, the one with the most time left first.
 fn gone(snapshot: &Snapshot, mut is_gone: impl FnMut(&HeldBy) -> bool) -> Vec<usize> {
     let holders = snapshot.holders.iter().enumerate().filter(|(_, by)| !by.kept);
-    holders.filter(|(_, by)| is_gone(by)).map(|(position, _)| position).collect()
+    let mut gone: Vec<usize> = holders.filter(|(_, by)| is_gone(by)).map(|(position, _)| position).collect();
+    gone.sort_by_key(|position| Reverse(snapshot.holders[*position].remaining));
+    gone
 }

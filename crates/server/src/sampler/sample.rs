@@ -1,4 +1,4 @@
-//! One look at all resources: searched, sorted and paged in memory.
+//! One sample of all resources: searched, sorted and paged in memory.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,11 @@ use crate::access::Scope;
 /// All resources at one time.
 #[derive(Debug)]
 pub(crate) struct Sample {
+    /// When its reading began: durations in it are those of this time, or of a later one.
     pub(super) taken_at: Instant,
+    /// When its reading ended.
+    pub(super) read_until: Instant,
+    /// The wall clock at `taken_at`.
     pub(super) wall: WallTime,
     /// The store has more.
     pub(super) truncated: bool,
@@ -41,12 +45,13 @@ pub(crate) struct Sample {
     totals: OnceLock<Totals>,
 }
 
-/// What a look at the store has found, and what a sample is computed from besides.
+/// What was read from the store, and what a sample is computed from besides.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Reading {
     pub(super) snapshots: Vec<Snapshot>,
     pub(super) truncated: bool,
     pub(super) taken_at: Instant,
+    pub(super) read_until: Instant,
     pub(super) wall: WallTime,
     pub(super) stuck_after: Duration,
     pub(super) takes_orders: bool,
@@ -56,13 +61,14 @@ pub(super) struct Look {
     pub(super) processes: ProcessTable,
 }
 
-impl Look {
-    /// A look that has found these resources and knows nothing else.
-    pub(super) fn of(snapshots: Vec<Snapshot>, taken_at: Instant, wall: WallTime) -> Look {
-        Look {
+impl Reading {
+    /// These resources, read at once, and nothing else.
+    pub(super) fn of(snapshots: Vec<Snapshot>, taken_at: Instant, wall: WallTime) -> Reading {
+        Reading {
             snapshots,
             truncated: false,
             taken_at,
+            read_until: taken_at,
             wall,
             stuck_after: Duration::from_millis(STUCK_AFTER_MS),
             takes_orders: true,
@@ -84,7 +90,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether something is looked for. Whoever only looks around does not look for what is kept closed (ADR 0074).
+    /// Whether the query asks for some resources only. Otherwise those that are only kept closed are left out (ADR 0074).
     fn is_narrow(&self) -> bool {
         !self.text.is_empty() || self.key.is_some() || self.kind.is_some() || self.only.is_some()
     }
@@ -99,6 +105,7 @@ pub(crate) struct Totals {
     pub(crate) held: u64,
     pub(crate) waiting: u64,
     pub(crate) stuck: u64,
+    pub(crate) led: u64,
     pub(crate) paused: u64,
     pub(crate) unreadable: u64,
     pub(crate) kept: u64,
@@ -122,9 +129,9 @@ pub(crate) struct ItemsPage {
 
 impl Sample {
     /// A sample of these resources. Times that it shares with the sample before stay the same.
-    pub(super) fn new(look: Look, before: Option<&Sample>) -> Sample {
-        let Look { truncated, taken_at, wall, takes_orders, .. } = look;
-        let deadlocks = deadlocks::find(look.snapshots.iter());
+    pub(super) fn new(reading: Reading, before: Option<&Sample>) -> Sample {
+        let Reading { truncated, taken_at, read_until, wall, takes_orders, .. } = reading;
+        let deadlocks = deadlocks::find(reading.snapshots.iter());
         let earlier: HashMap<&str, &Row> =
             before.iter().flat_map(|sample| &sample.rows).map(|row| (row.key(), row)).collect();
         // The system is asked once for each process: it may have many leases.
@@ -132,24 +139,25 @@ impl Sample {
         let mut is_gone = |by: &HeldBy| match known.get(&by.holder) {
             Some(is_gone) => *is_gone,
             None => {
-                let is_gone = look.processes.is_gone(&by.holder);
+                let is_gone = reading.processes.is_gone(&by.holder);
                 known.insert(Arc::clone(&by.holder), is_gone);
                 is_gone
             }
         };
         let row = |snapshot: Snapshot| {
             let earlier = earlier.get(snapshot.resource.key()).copied();
-            let usual_ms = look.usual_holds.get(activity::group_of(&snapshot.resource)).copied();
+            let usual_ms = reading.usual_holds.get(activity::group_of(&snapshot.resource)).copied();
             Row::new(snapshot, &RowContext { now_us: wall.as_micros(), earlier, usual_ms }, &mut is_gone)
         };
-        let mut rows: Vec<Row> = look.snapshots.into_iter().map(row).collect();
+        let mut rows: Vec<Row> = reading.snapshots.into_iter().map(row).collect();
         rows.sort_by(|a, b| a.key().cmp(b.key()));
         rows.dedup_by(|a, b| a.key() == b.key());
         let mut sample = Sample {
             taken_at,
+            read_until,
             wall,
             truncated,
-            stuck_after_ms: fields::ms_up(look.stuck_after),
+            stuck_after_ms: fields::ms_up(reading.stuck_after),
             takes_orders,
             rows,
             deadlocks,
@@ -185,7 +193,11 @@ impl Sample {
 
     /// The row of this resource, if it is in use.
     pub(crate) fn row(&self, resource: &Resource) -> Option<&Row> {
-        let found = self.rows.binary_search_by(|row| row.key().cmp(resource.key()));
+        self.row_of(resource.key())
+    }
+
+    fn row_of(&self, key: &str) -> Option<&Row> {
+        let found = self.rows.binary_search_by(|row| row.key().cmp(key));
         found.ok().map(|position| &self.rows[position])
     }
 
@@ -222,7 +234,11 @@ impl Sample {
         };
         let mut page = ItemsPage { matched: 0, items: Vec::with_capacity(limit), next: None };
         let mut last: Option<SortKey<'_>> = None;
-        for row in self.order(sort).iter().map(|row| &self.rows[*row as usize]) {
+        // One resource is found without going through all of them.
+        let one: Option<Option<&Row>> = search.key.map(|key| self.row_of(key));
+        let order: &[u32] = if one.is_some() { &[] } else { self.order(sort) };
+        let rows = order.iter().map(|row| &self.rows[*row as usize]).chain(one.flatten());
+        for row in rows {
             if !self.finds(search, row) {
                 continue;
             }
@@ -248,7 +264,6 @@ impl Sample {
             other => row.is_like(other),
         };
         (search.is_narrow() || !row.is_only_kept())
-            && search.key.is_none_or(|key| row.key() == key)
             && search.kind.is_none_or(|kind| row.snapshot.resource.kind() == kind)
             && search.only.is_none_or(is_like)
             && (search.text.is_empty() || row.lower_case_name.contains(search.text))
@@ -288,6 +303,7 @@ impl Sample {
             totals.held += u64::from(row.is_held());
             totals.waiting += queue_length;
             totals.stuck += u64::from(is_stuck);
+            totals.led += u64::from(row.has_long_candidates(now, self.stuck_after_ms));
             totals.paused += u64::from(row.snapshot.paused_for.is_some());
             totals.unreadable += u64::from(row.snapshot.unreadable.is_some());
             totals.unusual += u64::from(row.unusual.is_some());
@@ -332,8 +348,8 @@ fn older<'a>(oldest: &mut Option<&'a Row>, row: &'a Row, since: fn(&Row) -> Opti
 mod tests {
     use std::sync::Arc;
 
-    use leasehold_api::overview::StepName;
-    use leasehold_core::FencingToken;
+    use leasehold_api::overview::{GONE_MAX, StepName};
+    use leasehold_core::{FencingToken, QueueEntry};
 
     use super::*;
 
@@ -346,10 +362,11 @@ mod tests {
     }
 
     fn sample(snapshots: Vec<Snapshot>) -> Sample {
-        let mut look = Look::of(snapshots, Instant::now(), WallTime::from_micros(1 << 50));
-        look.usual_holds = HashMap::from([("report".to_owned(), 4000), ("acme:report".to_owned(), 60_000)]);
-        look.processes = ProcessTable::of("here", |pid| pid != 666);
-        Sample::new(look, None)
+        let mut reading = Reading::of(snapshots, Instant::now(), WallTime::from_micros(1 << 50));
+        reading.usual_holds =
+            HashMap::from([("report".to_owned(), 4000), ("acme:report".to_owned(), 60_000)]);
+        reading.processes = ProcessTable::of("here", |pid| pid != 666);
+        Sample::new(reading, None)
     }
 
     fn only(sample: &Sample, filter: OverviewFilter) -> Vec<OverviewItem> {
@@ -382,6 +399,69 @@ mod tests {
         assert_eq!(gone[0].holders[0].state.as_deref(), Some("gone"));
         assert_eq!(gone[0].next_step.as_ref().unwrap().step, StepName::EvictNow);
         assert_eq!(sample.totals(Scope::everything()).gone, 1);
+    }
+
+    /// A command that hangs while it renews was called neither stuck nor unusual if it had a note.
+    #[test]
+    fn a_long_hold_with_a_note_is_unusual_too() {
+        let mut noted = resource("report/long", 13, 1);
+        let by = &mut noted.holders[0];
+        (by.ttl, by.note) = (Some(by.remaining), Some(b"http://worker-1".as_slice().into()));
+        let sample = sample(vec![noted]);
+        let unusual = only(&sample, OverviewFilter::Unusual);
+        assert_eq!((unusual.len(), unusual[0].led), (1, true));
+    }
+
+    #[test]
+    fn long_waits_for_a_holder_with_a_note_are_counted_apart() {
+        let waited_for = |note: Option<&[u8]>| {
+            let mut one = resource("report/1", 500, 1);
+            (one.holders[0].ttl, one.holders[0].note) = (Some(Duration::from_secs(60)), note.map(Into::into));
+            let waiter = Arc::new(Holder::new("here", 2, ""));
+            let waited = Duration::from_secs(400);
+            (one.queue_length, one.queue) = (1, vec![QueueEntry::new(waiter, 1, waited, waited)]);
+            let totals = sample(vec![one]).totals(Scope::everything());
+            (totals.stuck, totals.led)
+        };
+        assert_eq!((waited_for(None), waited_for(Some(b"x"))), ((1, 0), (0, 1)));
+    }
+
+    /// An item lists five holders, and the gone ones may be behind them.
+    #[test]
+    fn all_gone_holders_are_listed() {
+        let mut pool = resource("pool/1", 1, 1);
+        let holder = |number: u32| {
+            let pid = if number < 10 { 1 } else { 666 };
+            let token = FencingToken::new(u64::from(number) + 10).unwrap();
+            let mut by = HeldBy::new(Arc::new(Holder::new("here", pid, "")), token, 1);
+            by.remaining = Duration::from_secs(60 + u64::from(number));
+            by
+        };
+        (pool.capacity, pool.holder_count, pool.holders) = (100, 80, (0..80).map(holder).collect());
+        let gone = &only(&sample(vec![pool]), OverviewFilter::Gone)[0];
+        assert_eq!((gone.holders.len(), gone.gone.len(), gone.gone_more), (5, GONE_MAX, 6));
+        assert!(gone.gone.iter().all(|by| by.state.as_deref() == Some("gone")));
+        let evict: Vec<_> = gone.steps.iter().filter(|step| step.step == StepName::EvictNow).collect();
+        let tokens: Vec<_> = gone.gone.iter().map(|by| Some(by.token())).collect();
+        assert_eq!(evict[..GONE_MAX].iter().map(|step| step.token).collect::<Vec<_>>(), tokens);
+        assert_eq!(gone.next_step.as_ref().unwrap().token, Some(gone.gone[0].token()));
+    }
+
+    #[test]
+    fn a_resource_is_found_by_its_key_under_the_same_conditions() {
+        let sample = sample(vec![resource("report/1", 1, 1), resource("report/12", 1, 1)]);
+        let find = |key: &str, kind: Option<&str>, after: Option<&str>, scope: Scope<'_>| {
+            let search = Search { scope, text: "", key: Some(key), kind, only: None };
+            let page = sample.page(search, OverviewSort::Wait, after, 10).unwrap();
+            (page.matched, page.items.len(), page.next)
+        };
+        let all = Scope::everything();
+        assert_eq!(find("report/1", None, None, all), (1, 1, None));
+        assert_eq!(find("report/1", Some("order"), None, all).0, 0);
+        assert_eq!(find("report/2", None, None, all).0, 0);
+        assert_eq!(find("report/1", None, Some(&format!("{}.report/1", u64::MAX)), all), (1, 0, None));
+        let namespaces = ["acme".to_owned()];
+        assert_eq!(find("report/1", None, None, Scope::of_namespaces(&namespaces)).0, 0);
     }
 
     #[test]

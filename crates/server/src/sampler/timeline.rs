@@ -9,21 +9,20 @@ use leasehold_api::{
 };
 use leasehold_core::{AuditRecord, Resource};
 
-use super::Sampler;
+use super::{Sampler, activity::is_end};
 
-/// The time in the audit trail is that of the store, the time of a change that of the look which found it. A change within this time of a
-/// command, besides the time between two looks, is what the command did.
+/// The time in the audit trail is that of the store, the time of a change that of the sample which found it. A change within this time of a
+/// command, besides the time between the two samples, is what the command did.
 const SAME_WITHIN: Duration = Duration::from_secs(10);
 
 /// Changes that this server has seen, newest first.
 pub(crate) struct Seen {
     /// Since when none is missing.
     pub(crate) since: String,
-    /// The history has forgotten earlier ones since the server began to look.
+    /// The history has forgotten earlier ones since the first sample.
     pub(crate) forgetful: bool,
-    pub(crate) changes: Vec<ChangeBody>,
-    /// The time between two looks.
-    pub(crate) every: Duration,
+    /// Each with the time between the two samples that show it.
+    pub(crate) changes: Vec<(ChangeBody, Duration)>,
 }
 
 impl Sampler {
@@ -35,8 +34,12 @@ impl Sampler {
         Seen {
             since: oldest.map_or_else(began, |oldest| oldest.at.clone()),
             forgetful: oldest.is_some(),
-            changes: state.history.of(resource).iter().map(|entry| entry.body.clone()).collect(),
-            every: state.every,
+            changes: state
+                .history
+                .of(resource)
+                .iter()
+                .map(|entry| (entry.body.clone(), entry.within))
+                .collect(),
         }
     }
 }
@@ -48,21 +51,23 @@ pub(crate) fn timeline(
     audit: &[AuditRecord],
     audit_is_whole: bool,
 ) -> TimelineReply {
-    let Seen { since, forgetful, mut changes, every } = seen;
+    let Seen { since, forgetful, mut changes } = seen;
     let (waits, holds) = (durations(&changes, wait_of), durations(&changes, hold_of));
     let mut unseen = Vec::new();
     for record in audit.iter().filter(|record| record.done) {
         let Some(kind) = kind_of(&record.command) else { continue };
-        let within = SAME_WITHIN + every;
-        match changes.iter_mut().find(|change| change.kind == kind && is_of(change, record, within)) {
-            Some(change) => {
+        let is_same = |(change, within): &(ChangeBody, Duration)| {
+            change.kind == kind && is_of(change, record, SAME_WITHIN + *within)
+        };
+        match changes.iter_mut().find(|seen| is_same(seen)) {
+            Some((change, _)) => {
                 change.by.get_or_insert_with(|| record.by.clone());
                 change.why.get_or_insert_with(|| record.why.clone());
             }
             None => unseen.push(of_record(record, kind)),
         }
     }
-    changes.append(&mut unseen);
+    let mut changes: Vec<ChangeBody> = changes.into_iter().map(|(change, _)| change).chain(unseen).collect();
     // RFC 3339 in UTC with a fixed number of digits sorts as text.
     changes.sort_by(|a, b| b.at.cmp(&a.at));
     let complete = !forgetful && audit_is_whole && changes.len() <= ENTRIES_MAX;
@@ -125,13 +130,13 @@ fn wait_of(change: &ChangeBody) -> Option<u64> {
 }
 
 fn hold_of(change: &ChangeBody) -> Option<u64> {
-    let has_ended = matches!(change.kind, ChangeKind::Released | ChangeKind::Expired | ChangeKind::Evicted);
-    change.for_ms.filter(|_| has_ended)
+    change.for_ms.filter(|_| is_end(change.kind))
 }
 
 /// The newest durations, oldest first.
-fn durations(changes: &[ChangeBody], of: fn(&ChangeBody) -> Option<u64>) -> Vec<DurationBody> {
-    let one = |change: &ChangeBody| Some(DurationBody { at: change.at.clone(), ms: of(change)? });
+fn durations(changes: &[(ChangeBody, Duration)], of: fn(&ChangeBody) -> Option<u64>) -> Vec<DurationBody> {
+    let one =
+        |(change, _): &(ChangeBody, Duration)| Some(DurationBody { at: change.at.clone(), ms: of(change)? });
     let mut found: Vec<DurationBody> = changes.iter().filter_map(one).take(ENTRIES_MAX).collect();
     found.reverse();
     found
@@ -161,7 +166,12 @@ mod tests {
     }
 
     fn of(changes: Vec<ChangeBody>, audit: &[AuditRecord]) -> TimelineReply {
-        let seen = Seen { since: at(50), forgetful: false, changes, every: Duration::from_secs(2) };
+        sampled_every(Duration::from_secs(2), changes, audit)
+    }
+
+    fn sampled_every(every: Duration, changes: Vec<ChangeBody>, audit: &[AuditRecord]) -> TimelineReply {
+        let changes = changes.into_iter().map(|change| (change, every)).collect();
+        let seen = Seen { since: at(50), forgetful: false, changes };
         timeline(&"report/1".parse().unwrap(), seen, audit, true)
     }
 
@@ -186,6 +196,21 @@ mod tests {
         assert_eq!(told, expected);
         assert_eq!(line.holds, [DurationBody { at: at(105), ms: 4000 }]);
         assert!(line.complete && line.waits.is_empty());
+    }
+
+    #[test]
+    fn a_command_explains_a_change_that_was_seen_a_long_time_after_it() {
+        let paused = || vec![seen(ChangeKind::Paused, 100, None)];
+        let every = Duration::from_secs(30);
+        let kinds = |line: &TimelineReply| line.entries.iter().map(|entry| entry.kind).collect::<Vec<_>>();
+        let line = sampled_every(every, paused(), &[record("pause", 71)]);
+        assert_eq!((line.entries[0].by.as_deref(), kinds(&line)), (Some("ann"), vec![ChangeKind::Paused]));
+        let line = of(paused(), &[record("pause", 71)]);
+        assert_eq!(
+            kinds(&line),
+            [ChangeKind::Paused, ChangeKind::Paused],
+            "another pause, which was not seen"
+        );
     }
 
     #[test]
