@@ -2,7 +2,11 @@ package io.github.leasehold;
 
 import java.time.Duration;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 
 /**
  * Acquires one lease, on the caller's thread.
@@ -12,6 +16,7 @@ import java.util.concurrent.ThreadLocalRandom;
  *   <li>Granted: done. A grant that is over when its answer arrives is released, and a claim with a fresh owner token begins anew
  *       (docs/adr/0095).
  *   <li>Still queued, or no answer: ask again, until the time to wait is over. The last request leaves the queue.
+ *   <li>The owner token has a tombstone, because an operator has evicted the claim, for example: begin anew with a fresh one.
  *   <li>Whatever else ends this, an interrupt for example, releases the claim in the background: with a tombstone, so that a delayed
  *       request of it is refused.
  * </ol>
@@ -19,8 +24,8 @@ import java.util.concurrent.ThreadLocalRandom;
 final class Acquisition {
     /** How long an answer may take, besides the time that the server was asked to wait. */
     static final Duration TIMEOUT = Duration.ofSeconds(10);
-    /** How long a claim that was given up is released. */
-    static final Duration FAREWELL = Duration.ofSeconds(60);
+    /** How long the release of a claim that was given up is repeated. */
+    static final Duration ABANDONED_RELEASE_TIMEOUT = Duration.ofSeconds(60);
 
     /** The longest wait of one request: less than proxies allow. */
     private static final Duration WAIT_MAX = Duration.ofSeconds(50);
@@ -28,6 +33,8 @@ final class Acquisition {
     private static final Duration OUTAGE_MAX = Duration.ofMinutes(1);
     private static final Duration PAUSE_FIRST = Duration.ofMillis(50);
     private static final Duration PAUSE_MAX = Duration.ofSeconds(2);
+    /** How often a try begins anew because its owner token has a tombstone. */
+    private static final int TOMBSTONES_MAX = 3;
 
     private final Engine engine;
     private Claim claim;
@@ -36,12 +43,17 @@ final class Acquisition {
     private final long startedAt;
     private Duration pause = PAUSE_FIRST;
     private long answeredAt;
-    /** A request went unanswered, or the claim is in the queue. */
-    private boolean mayHaveLeftSomething;
-    private boolean wasUnanswered;
+    private int tombstones;
+    /** The claim may be in the queue. */
+    private boolean hasPlace;
+    /** A request of the claim went unanswered: it may have been carried out, or may still be. */
+    private boolean hadUnanswered;
+    /** Completes if another thread ends this, with the reason. */
+    private final CompletableFuture<LeaseholdException> stopped = new CompletableFuture<>();
+    private volatile Transport.Exchange exchange;
 
     /** A lease that begins. */
-    record Granted(Claim claim, Protocol.Grant grant, Times times, Duration ttl, boolean needsTombstone) {}
+    record Granted(Claim claim, Protocol.Grant grant, Times times, Duration ttl, boolean hadUnanswered) {}
 
     Acquisition(Engine engine, Claim claim, LeaseOptions options, Optional<Duration> wait) {
         this.engine = engine;
@@ -52,9 +64,18 @@ final class Acquisition {
         this.answeredAt = startedAt;
     }
 
+    /** Ends this with the exception, from any thread. */
+    void stop(LeaseholdException why) {
+        stopped.complete(why);
+        Transport.Exchange current = exchange;
+        if (current != null) {
+            current.cancel();
+        }
+    }
+
     /** Throws if there is no grant; then nothing of the claim is left, or a release is under way. */
     Granted run() {
-        engine.enter();
+        engine.enter(this);
         boolean isGranted = false;
         try {
             if (Thread.currentThread().isInterrupted()) {
@@ -67,17 +88,28 @@ final class Acquisition {
             Thread.currentThread().interrupt();
             throw new CancelledException("interrupted while waiting for " + claim.resource(), interrupted);
         } finally {
-            if (!isGranted && mayHaveLeftSomething) {
-                giveBack();
+            if (!isGranted) {
+                releaseAbandonedClaim();
             }
-            engine.leave();
+            engine.leave(this);
         }
     }
 
-    /** In the background. */
-    private void giveBack() {
-        Protocol.Farewell farewell = new Protocol.Farewell(claim, Times.tombstone(claim.ttl()), Duration.ZERO);
-        engine.releases.begin(farewell, engine.clock.now() + FAREWELL.toNanos());
+    /** In the background, if anything of the claim may be left. */
+    private void releaseAbandonedClaim() {
+        if (!hadUnanswered && !hasPlace) {
+            return;
+        }
+        Protocol.ReleaseRequest request = new Protocol.ReleaseRequest(claim, Times.tombstone(claim.ttl()), Duration.ZERO);
+        engine.releases.begin(request, engine.clock.now() + ABANDONED_RELEASE_TIMEOUT.toNanos());
+    }
+
+    /** Gives up the claim, and begins anew with a fresh owner token: a delayed request or release of the old one must not meet the next grant. */
+    private void beginAnew() {
+        releaseAbandonedClaim();
+        claim = claim.again();
+        hasPlace = false;
+        hadUnanswered = false;
     }
 
     /** What is left of the time to wait; null without a limit. */
@@ -103,12 +135,8 @@ final class Acquisition {
                 sleep(PAUSE_FIRST.minusNanos(engine.clock.now() - askedAt));
             } catch (BusyException busy) {
                 afterBusy(busy);
-            } catch (LostException lost) {
-                // What was granted has ended before the answer came.
-                if (isOver()) {
-                    throw lost;
-                }
-                sleep(nextPause());
+            } catch (LostException tombstone) {
+                afterTombstone(tombstone);
             } catch (UnavailableException error) {
                 afterFailure(error);
             }
@@ -121,79 +149,103 @@ final class Acquisition {
     }
 
     private Optional<Granted> askOnce(Duration serverWait, boolean isLast) throws InterruptedException {
-        engine.transport.checkOneStore();
+        engine.transport.checkOneStore(Effect.NONE);
         Clock.Sent sent = engine.clock.sent();
-        Protocol.Verdict verdict;
-        boolean hadLeftSomething = mayHaveLeftSomething;
-        mayHaveLeftSomething = true; // until it is answered: an interrupt must release the claim
-        try {
-            Protocol.Answer answer = engine.transport.call(Protocol.acquire(claim, serverWait, !isLast, TIMEOUT));
-            verdict = Protocol.readAcquire(answer, claim);
-        } catch (LeaseholdException error) {
-            if (!(error instanceof CancelledException)) {
-                // A refusal leaves nothing behind; an earlier request still may.
-                mayHaveLeftSomething = hadLeftSomething && !(error instanceof BusyException && !wasUnanswered);
-            }
-            throw error;
-        }
+        Protocol.Verdict verdict = send(Protocol.acquire(claim, serverWait, !isLast, TIMEOUT));
+        hasPlace = true;
+        // Another request may have met another store meanwhile.
+        checkOneStoreStill();
         answeredAt = engine.clock.now();
         pause = PAUSE_FIRST;
-        if (verdict.grant().isEmpty()) {
-            return Optional.empty();
+        return verdict.grant().map(grant -> granted(grant, sent));
+    }
+
+    private Protocol.Verdict send(Protocol.Call call) throws InterruptedException {
+        Transport.Exchange begun = engine.transport.send(call);
+        exchange = begun;
+        if (stopped.isDone()) {
+            begun.cancel();
         }
-        return Optional.of(granted(verdict.grant().get(), sent));
+        boolean isAnswered = false;
+        try {
+            Protocol.Verdict verdict = Protocol.readAcquire(begun.await(), claim);
+            isAnswered = true;
+            return verdict;
+        } catch (CancelledException cancelled) {
+            throw stopped.getNow(cancelled);
+        } catch (UnavailableException error) {
+            isAnswered = error.effect() == Effect.NONE;
+            throw error;
+        } catch (LeaseholdException refusal) {
+            isAnswered = true;
+            hasPlace &= !(refusal instanceof BusyException);
+            throw refusal;
+        } finally {
+            hadUnanswered |= !isAnswered || begun.hadUnanswered();
+        }
+    }
+
+    private void checkOneStoreStill() {
+        try {
+            engine.transport.checkOneStore(Effect.UNKNOWN);
+        } catch (UnavailableException error) {
+            hadUnanswered = true;
+            throw error;
+        }
     }
 
     private Granted granted(Protocol.Grant grant, Clock.Sent sent) {
-        Times times = Times.of(sent, grant.left(), options.isRenewed());
+        Clock.Sent now = engine.clock.sent();
+        Times.Left left = grant.left().cappedBy(claim.ttl(), Duration.ofNanos(now.at() - sent.at()));
+        Times times = Times.of(sent, left, options.isRenewed());
         // Without renewal, it is the caller who chose the ttl and watches it.
-        if (options.isRenewed() && engine.clock.now() - times.stopAt() >= 0) {
-            giveBack();
-            // The release may be repeated or late: it must not end the next grant.
-            claim = claim.again();
-            mayHaveLeftSomething = false;
-            wasUnanswered = false;
+        if (options.isRenewed() && times.stoppedBy(now) != null) {
+            beginAnew();
             throw new UnavailableException(
                     "the grant of " + claim.resource() + " was over when its answer arrived: its ttl is too short for this server",
                     Effect.NONE,
                     null);
         }
-        return new Granted(claim, grant, times, grant.left().ttl(), wasUnanswered);
+        return new Granted(claim, grant, times, left.ttl(), hadUnanswered);
     }
 
     private void afterBusy(BusyException busy) throws InterruptedException {
         Duration left = left();
         if (left == null || !left.isZero() && left.compareTo(PAUSE_FIRST) > 0) {
-            // The store has no queue: ask again, not before something can have changed.
+            // The store has no queue. Its hint is when the holder's lease ends, but it may be released before.
             answeredAt = engine.clock.now();
-            Duration next = nextPause();
-            Duration hinted = busy.retryAfter();
-            sleep(!hinted.isZero() && hinted.compareTo(next) < 0 ? hinted : next);
+            sleep(longer(nextPause(), Times.clamp(busy.retryAfter(), Duration.ZERO, PAUSE_MAX).dividedBy(2)));
             return;
         }
         boolean hasWaited = wait.isPresent() && !wait.get().isZero();
         if (!hasWaited) {
             throw busy;
         }
-        throw new TimedOutException(
-                "waited " + wait.get().toMillis() + " ms for " + claim.resource() + ": " + busy.getMessage(),
-                busy.holders(),
-                busy.retryAfter(),
-                busy.isPaused());
+        throw new TimedOutException("waited " + wait.get().toMillis() + " ms for " + claim.resource() + ": " + busy.getMessage(), busy);
+    }
+
+    private void afterTombstone(LostException tombstone) throws InterruptedException {
+        answeredAt = engine.clock.now();
+        tombstones++;
+        beginAnew();
+        if (isOver() && tombstones > TOMBSTONES_MAX) {
+            throw new UnavailableException(tombstone.getMessage(), Effect.NONE, tombstone);
+        }
+        sleep(nextPause());
     }
 
     private void afterFailure(UnavailableException error) throws InterruptedException {
-        if (error.effect() == Effect.UNKNOWN) {
-            mayHaveLeftSomething = true;
-            wasUnanswered = true;
-        }
         boolean isOutage = wait.isEmpty() && engine.clock.now() - answeredAt > OUTAGE_MAX.toNanos();
         if (isOver() || isOutage) {
-            throw error;
+            // The last request may not have been sent, and an earlier one carried out.
+            throw hadUnanswered ? error.withUnknownEffect() : error;
         }
         Duration hinted = Times.clamp(error.retryAfter(), Duration.ZERO, Duration.ofSeconds(30));
-        Duration next = nextPause();
-        sleep(hinted.compareTo(next) > 0 ? hinted : next);
+        sleep(longer(nextPause(), hinted));
+    }
+
+    private static Duration longer(Duration a, Duration b) {
+        return a.compareTo(b) > 0 ? a : b;
     }
 
     /** With jitter; at most a sixth of the ttl, because the last request may have brought a grant, which runs out meanwhile. */
@@ -204,11 +256,16 @@ final class Acquisition {
         return Duration.ofNanos(ThreadLocalRandom.current().nextLong(current.toNanos() / 2, current.toNanos() + 1));
     }
 
+    /** Until the time to wait is over at most, or until this is stopped. */
     private void sleep(Duration time) throws InterruptedException {
         Duration left = left();
         Duration most = left != null && left.compareTo(time) < 0 ? left : time;
-        if (!most.isNegative() && !most.isZero()) {
-            engine.sleep(most);
+        try {
+            throw stopped.get(Math.max(0, most.toNanos()), TimeUnit.NANOSECONDS);
+        } catch (TimeoutException error) {
+            return; // nobody has stopped this
+        } catch (ExecutionException error) {
+            throw new IllegalStateException("it only completes with a reason", error);
         }
     }
 }

@@ -70,7 +70,23 @@ final class Claim {
 
     /** Whether an answer is about this claim. */
     boolean isNamedBy(Doc doc) {
-        return doc.optText("key").filter(key::equals).isPresent() && doc.optText("owner_hash").filter(ownerHash::equals).isPresent();
+        return hasKeyOf(doc) && doc.optText("owner_hash").filter(ownerHash::equals).isPresent();
+    }
+
+    /**
+     * Whether a refusal is about this claim, or about its whole request, which need not name the claim. A verdict, as that others hold the
+     * resource or that the claim has ended, always names it.
+     */
+    boolean isRefusedBy(Doc problem) {
+        String kind = problem.optText("kind").orElse("");
+        boolean isVerdict = problem.optText("verdict").isPresent() || kind.equals("lost") || kind.equals("contended");
+        boolean namesOwner = problem.optText("owner_hash").isPresent();
+        boolean namesOtherKey = problem.optText("key").isPresent() && !hasKeyOf(problem);
+        return isNamedBy(problem) || !isVerdict && !namesOwner && !namesOtherKey;
+    }
+
+    private boolean hasKeyOf(Doc doc) {
+        return doc.optText("key").filter(key::equals).isPresent();
     }
 
     /** What every request of the claim begins with. */

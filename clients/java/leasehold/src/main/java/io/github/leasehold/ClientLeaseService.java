@@ -40,14 +40,17 @@ final class ClientLeaseService implements DistributedLeaseService {
     @Override
     public boolean release(LeaseHandle handle) {
         Claim claim = Claim.ofKey(handle.lockKey(), handle.ownerToken(), handle.ttl());
-        return Protocol.readRelease(client.call(Protocol.release(new Protocol.Farewell(claim, Duration.ZERO, Duration.ZERO), Acquisition.TIMEOUT)), claim);
+        // A handle does not tell whether an earlier request to acquire went unanswered, and may still arrive.
+        Protocol.ReleaseRequest request = new Protocol.ReleaseRequest(claim, Times.tombstone(handle.ttl()), Duration.ZERO);
+        return Protocol.readRelease(client.call(Protocol.release(request, Acquisition.TIMEOUT)), claim);
     }
 
     @Override
     public boolean extend(LeaseHandle handle, Duration ttl) {
         Claim claim = Claim.ofKey(handle.lockKey(), handle.ownerToken(), handle.ttl());
         try {
-            Protocol.readRenewal(client.call(Protocol.renewOne(claim, ttl, Optional.empty(), Acquisition.TIMEOUT)), claim);
+            Protocol.Renewal renewal = new Protocol.Renewal(claim, ttl, handle.fencingToken());
+            Protocol.readRenewal(client.call(Protocol.renewOne(renewal, Optional.empty(), Acquisition.TIMEOUT)), renewal);
             return true;
         } catch (LostException error) {
             return false;

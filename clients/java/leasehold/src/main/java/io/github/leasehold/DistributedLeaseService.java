@@ -23,7 +23,8 @@ public interface DistributedLeaseService {
      * Ends a lease.
      *
      * @param handle the lease
-     * @return false if it had ended before: its work may have run beside that of another one
+     * @return false if it had ended before: its work may have run beside that of another one. Also false if a first attempt of this release
+     *     was not answered, and has ended it
      * @throws LeaseholdException if that cannot be told
      */
     boolean release(LeaseHandle handle);

@@ -1,10 +1,12 @@
 package io.github.leasehold;
 
 import java.time.Duration;
-import java.util.concurrent.CountDownLatch;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Phaser;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
@@ -25,9 +27,12 @@ final class Engine {
     final Releases releases;
     final Renewals renewals;
 
+    private static final Duration RETRY_IN_POOL = Duration.ofMillis(100);
+
     /** Acquisitions that are under way, and the client itself. */
     private final Phaser acquisitions = new Phaser(1);
-    private final CountDownLatch closing = new CountDownLatch(1);
+    private final Set<Acquisition> underWay = ConcurrentHashMap.newKeySet();
+    private volatile boolean isClosing;
 
     Engine(Transport.Config config) {
         clock = config.clock();
@@ -54,24 +59,30 @@ final class Engine {
         timer.schedule(task, Math.max(0, nanos), TimeUnit.NANOSECONDS);
     }
 
+    /** Runs this on a thread of the pool. If there is none now, because the process has too many, later. */
+    void inPool(Runnable task) {
+        try {
+            pool.execute(task);
+        } catch (RejectedExecutionException closed) {
+            task.run();
+        } catch (Throwable error) {
+            after(RETRY_IN_POOL.toNanos(), () -> inPool(task));
+        }
+    }
+
     /** An acquisition begins, unless the client is closed. */
-    void enter() {
+    void enter(Acquisition acquisition) {
         acquisitions.register();
-        if (closing.getCount() == 0) {
-            leave();
+        underWay.add(acquisition);
+        if (isClosing) {
+            leave(acquisition);
             throw closed(null);
         }
     }
 
-    void leave() {
+    void leave(Acquisition acquisition) {
+        underWay.remove(acquisition);
         acquisitions.arriveAndDeregister();
-    }
-
-    /** Sleeps, unless the client is closed. */
-    void sleep(Duration time) throws InterruptedException {
-        if (closing.await(time.toNanos(), TimeUnit.NANOSECONDS)) {
-            throw closed(null);
-        }
     }
 
     static CancelledException closed(Throwable cause) {
@@ -80,8 +91,9 @@ final class Engine {
 
     /** Ends all acquisitions, and waits until they have begun to release what they may have left. */
     void cancelAcquisitions(Duration atMost) throws InterruptedException {
-        closing.countDown();
-        transport.cancelClaims();
+        isClosing = true;
+        underWay.forEach(acquisition -> acquisition.stop(closed(null)));
+        transport.endClaims();
         int phase = acquisitions.arrive();
         try {
             acquisitions.awaitAdvanceInterruptibly(phase, atMost.toNanos(), TimeUnit.NANOSECONDS);
@@ -91,6 +103,8 @@ final class Engine {
     }
 
     void shutdown() {
+        // First: the limits of requests end with the timer.
+        transport.close();
         timer.shutdownNow();
         pool.shutdown();
     }

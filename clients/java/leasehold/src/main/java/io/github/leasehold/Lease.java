@@ -4,7 +4,6 @@ import java.time.Duration;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
@@ -26,11 +25,12 @@ public final class Lease implements AutoCloseable {
     private final Claim claim;
     private final Protocol.Grant grant;
     private final boolean isRenewed;
-    /** An acquire went unanswered: it may still arrive, so the release leaves a tombstone. */
-    private final boolean needsTombstone;
+    /** A request to acquire went unanswered: it may still arrive, so the release leaves a tombstone. */
+    private volatile boolean hadUnanswered;
     private final AtomicReference<LossReason> ended = new AtomicReference<>();
     private final CompletableFuture<LostException> lost = new CompletableFuture<>();
-    private final AtomicBoolean farewellSent = new AtomicBoolean();
+    private final AtomicBoolean releaseBegun = new AtomicBoolean();
+    private volatile boolean isReleasedByProgram;
 
     private volatile Times times;
     private volatile LeaseholdException lastFailure;
@@ -45,7 +45,7 @@ public final class Lease implements AutoCloseable {
         this.claim = granted.claim();
         this.grant = granted.grant();
         this.times = granted.times();
-        this.needsTombstone = granted.needsTombstone();
+        this.hadUnanswered = granted.hadUnanswered();
         this.isRenewed = isRenewed;
         claim.setTtl(granted.ttl());
     }
@@ -112,8 +112,7 @@ public final class Lease implements AutoCloseable {
      * @return the time until the stop-work threshold; zero if the lease has ended
      */
     public Duration remaining() {
-        long left = isHeld() ? times.stopAt() - engine.clock.now() : 0;
-        return Duration.ofNanos(Math.max(0, left));
+        return isHeld() ? times.left(engine.clock.sent()) : Duration.ZERO;
     }
 
     /**
@@ -166,10 +165,13 @@ public final class Lease implements AutoCloseable {
     }
 
     private <T> void run(CompletableFuture<T> event, Consumer<? super T> listener) {
-        event.thenAcceptAsync(listener, engine.pool).exceptionally(error -> {
-            LOG.log(System.Logger.Level.WARNING, "a listener of the lease on " + claim.resource() + " failed", error);
-            return null;
-        });
+        event.thenAccept(value -> engine.inPool(() -> {
+            try {
+                listener.accept(value);
+            } catch (Throwable error) {
+                LOG.log(System.Logger.Level.WARNING, "a listener of the lease on " + claim.resource() + " failed", error);
+            }
+        }));
     }
 
     /**
@@ -236,11 +238,11 @@ public final class Lease implements AutoCloseable {
     private void renewNow(Duration ttl, Optional<Note> note) {
         Clock.Sent sent = engine.clock.sent();
         try {
-            Protocol.Call call = Protocol.renewOne(claim, ttl, note, Acquisition.TIMEOUT);
-            accept(sent, Protocol.readRenewal(engine.transport.call(call), claim));
+            Protocol.Renewal renewal = new Protocol.Renewal(claim, ttl, grant.tokenOrNumber());
+            accept(sent, Protocol.readRenewal(engine.transport.call(Protocol.renewOne(renewal, note, Acquisition.TIMEOUT)), renewal));
             engine.renewals.lookBy(this);
         } catch (LostException error) {
-            end(error.why(), error);
+            endedByServer(error);
             throw error;
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
@@ -252,7 +254,7 @@ public final class Lease implements AutoCloseable {
     /**
      * Ends the lease, and waits a few seconds for the answer. The release goes on in the background until it is answered.
      *
-     * @return whether it was still held at the server
+     * @return whether it was still held at the server. Also false if an attempt of this release was not answered, and may have ended it
      * @throws UnavailableException if there is no answer in time
      * @throws CancelledException if this thread is interrupted: then it does not wait
      */
@@ -264,7 +266,9 @@ public final class Lease implements AutoCloseable {
      * Ends the lease, and keeps the resource closed for a while: nobody holds it, and nobody is granted.
      *
      * @param keepFor how long, from now
-     * @return whether it was still held at the server
+     * @return whether it was still held at the server. Also false if an attempt of this release was not answered, and may have ended it
+     * @throws InvalidException if the server does not keep a resource closed for so long: then it still has the lease, and {@link #release()}
+     *     ends it
      * @throws UnavailableException if there is no answer in time
      * @throws CancelledException if this thread is interrupted: then it does not wait
      */
@@ -273,8 +277,12 @@ public final class Lease implements AutoCloseable {
         if (pending.isEmpty()) {
             return false;
         }
+        isReleasedByProgram = true;
         try {
-            return pending.get().await(Releases.PATIENCE);
+            return pending.get().await(Releases.RELEASE_WAIT_MAX);
+        } catch (InvalidException refused) {
+            releaseBegun.set(false);
+            throw refused;
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
             throw new CancelledException("the release of " + claim.resource() + " goes on in the background", interrupted);
@@ -285,14 +293,14 @@ public final class Lease implements AutoCloseable {
     Optional<Releases.Pending> beginRelease(Duration keepFor) {
         boolean wasHeld = isHeld() && ended.compareAndSet(null, LossReason.RELEASED);
         engine.renewals.remove(this);
-        if (!farewellSent.compareAndSet(false, true)) {
+        if (!releaseBegun.compareAndSet(false, true)) {
             return Optional.empty();
         }
-        Duration bury = needsTombstone ? Times.tombstone(claim.ttl()) : Duration.ZERO;
+        Duration tombstone = hadUnanswered ? Times.tombstone(claim.ttl()) : Duration.ZERO;
         // A lost lease is given back, too, once its work has stopped: the server may still hold it. After the deadline there is nothing to
         // give back, but one request is sent in any case.
-        long giveUpAt = needsTombstone ? engine.clock.now() + Acquisition.FAREWELL.toNanos() : times.deadline();
-        Releases.Pending pending = engine.releases.begin(new Protocol.Farewell(claim, bury, keepFor), giveUpAt);
+        long giveUpAt = hadUnanswered ? engine.clock.now() + Acquisition.ABANDONED_RELEASE_TIMEOUT.toNanos() : times.deadline();
+        Releases.Pending pending = engine.releases.begin(new Protocol.ReleaseRequest(claim, tombstone, keepFor), giveUpAt);
         return wasHeld ? Optional.of(pending) : Optional.empty();
     }
 
@@ -309,10 +317,19 @@ public final class Lease implements AutoCloseable {
         }
     }
 
+    /** Whether the program itself has released it while it was held. The close of its client does not count. */
+    boolean isReleasedByProgram() {
+        return isReleasedByProgram;
+    }
+
     // The part of the client that renews.
 
     Claim claim() {
         return claim;
+    }
+
+    Protocol.Renewal renewal() {
+        return new Protocol.Renewal(claim, claim.ttl(), grant.tokenOrNumber());
     }
 
     void setUnderWay(boolean isUnderWay) {
@@ -341,11 +358,9 @@ public final class Lease implements AutoCloseable {
         if (ended.get() != null) {
             return true;
         }
-        Times current = times;
-        if (now.at() - current.stopAt() >= 0) {
-            end(LossReason.EXPIRED, lastFailure);
-        } else if (now.wall() - current.wallStopAt() >= 0) {
-            end(LossReason.WALL_CLOCK, lastFailure);
+        LossReason why = times.stoppedBy(now);
+        if (why != null) {
+            end(why, lastFailure);
         }
         return ended.get() != null;
     }
@@ -360,7 +375,7 @@ public final class Lease implements AutoCloseable {
             lastFailure = null;
             accept(sent, outcome.kept());
         } else if (outcome.error() instanceof LostException error) {
-            end(error.why(), error);
+            endedByServer(error);
         } else {
             lastFailure = outcome.error();
             retryRenewal(engine.clock.now());
@@ -388,9 +403,17 @@ public final class Lease implements AutoCloseable {
             FinishRequest request = kept.asked().get();
             finishRequest = request;
             if (!askedToFinish.isDone()) {
-                background(() -> askedToFinish.complete(request));
+                engine.inPool(() -> askedToFinish.complete(request));
             }
         }
+    }
+
+    private void endedByServer(LostException error) {
+        if (error.why() == LossReason.NOT_THERE) {
+            // The store has forgotten this claim, and its tombstones with it: a delayed request may be granted anew, or was already.
+            hadUnanswered = true;
+        }
+        end(error.why(), error);
     }
 
     private void end(LossReason why, Throwable cause) {
@@ -399,18 +422,10 @@ public final class Lease implements AutoCloseable {
         }
         engine.renewals.remove(this);
         LostException loss = loss(why, cause);
-        background(() -> {
+        engine.inPool(() -> {
             LOG.log(System.Logger.Level.WARNING, loss.getMessage());
             lost.complete(loss);
         });
-    }
-
-    private void background(Runnable task) {
-        try {
-            engine.pool.execute(task);
-        } catch (RejectedExecutionException closed) {
-            task.run();
-        }
     }
 
     private LostException loss(LossReason why, Throwable cause) {

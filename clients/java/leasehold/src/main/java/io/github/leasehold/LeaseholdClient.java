@@ -38,7 +38,7 @@ public final class LeaseholdClient implements AutoCloseable {
 
     private LeaseholdClient(Builder builder) {
         SSLContext tls = builder.tls;
-        engine = new Engine(new Transport.Config(builder.server, builder.token, tls, Clock.SYSTEM));
+        engine = new Engine(new Transport.Config(builder.server, builder.token, tls, builder.clock));
         label = builder.label;
         identity = new LinkedHashMap<>();
         identity.put("host", builder.host == null ? hostName() : builder.host);
@@ -73,6 +73,7 @@ public final class LeaseholdClient implements AutoCloseable {
         private SSLContext tls;
         private String label = "";
         private String host;
+        private Clock clock = Clock.SYSTEM;
 
         private Builder(String url) {
             String trimmed = url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
@@ -88,8 +89,9 @@ public final class LeaseholdClient implements AutoCloseable {
             }
             boolean isHttp = "http".equals(uri.getScheme()) || "https".equals(uri.getScheme());
             if (!isHttp || uri.getHost() == null || uri.getRawQuery() != null || uri.getRawFragment() != null) {
-                throw new InvalidException(
-                        "\"" + Json.escape(url) + "\" is not the address of a server: write http://HOST:PORT or https://HOST");
+                // Without the text, too: Java finds no user and no host in an address like http://user:secret@lease_server.
+                throw new InvalidException("the address of the server is wrong: write http://HOST:PORT or https://HOST, without a query;"
+                        + " a host name has letters, digits, '-' and '.'");
             }
             server = uri;
         }
@@ -105,7 +107,8 @@ public final class LeaseholdClient implements AutoCloseable {
         }
 
         /**
-         * Where the access token is read before each request: it may be replaced. Must not take long.
+         * Where the access token is read before each request: it may be replaced. It is read on a thread of the client. The time of the request
+         * runs meanwhile.
          *
          * @param source gives the token, or null for none
          * @return this builder
@@ -145,6 +148,12 @@ public final class LeaseholdClient implements AutoCloseable {
          */
         public Builder host(String name) {
             host = name;
+            return this;
+        }
+
+        /** The clocks, for tests. */
+        Builder clock(Clock clocks) {
+            clock = clocks;
             return this;
         }
 
@@ -212,15 +221,17 @@ public final class LeaseholdClient implements AutoCloseable {
      * @throws CancelledException if this thread was interrupted; its interrupt flag is set
      */
     public Lease acquire(String name, LeaseOptions options) {
-        return acquire(name, options, options.waitLimit());
+        return acquire(name, options, options.waitLimit(), List.of());
     }
 
-    private Lease acquire(String name, LeaseOptions options, Optional<Duration> wait) {
+    private Lease acquire(String name, LeaseOptions options, Optional<Duration> wait, List<Lease> others) {
         checkOpen();
         Map<String, Object> fields = new LinkedHashMap<>(identity);
         fields.putAll(options.fields(label));
         Claim claim = new Claim(name, options.ttl(), fields);
-        Lease lease = new Lease(engine, new Acquisition(engine, claim, options, wait).run(), options.isRenewed());
+        Acquisition acquisition = new Acquisition(engine, claim, options, wait);
+        others.forEach(other -> other.onLost(loss -> acquisition.stop(new LostException(loss.getMessage(), loss.why(), loss))));
+        Lease lease = new Lease(engine, acquisition.run(), options.isRenewed());
         engine.renewals.add(lease);
         if (isClosed) {
             // It was closed meanwhile.
@@ -252,18 +263,20 @@ public final class LeaseholdClient implements AutoCloseable {
      */
     public Optional<Lease> tryAcquire(String name, LeaseOptions options) {
         try {
-            return Optional.of(acquire(name, options, Optional.of(Duration.ZERO)));
+            return Optional.of(acquire(name, options, Optional.of(Duration.ZERO), List.of()));
         } catch (BusyException busy) {
             return Optional.empty();
         }
     }
 
     /**
-     * Acquires several leases, all or none, in the byte order of their keys: two programs cannot block each other.
+     * Acquires several leases, all or none, in the byte order of their keys: two programs cannot block each other. If one of them is lost
+     * while this waits for the next one, it ends at once.
      *
      * @param names the resources
      * @param options for each of them; the time to wait is for all together
      * @return the leases, which must be closed
+     * @throws LostException if one of them was lost before all were acquired
      * @throws LeaseholdException see {@link #acquire(String, LeaseOptions)}; then none of them is held
      */
     public Leases acquireAll(Collection<String> names, LeaseOptions options) {
@@ -274,7 +287,7 @@ public final class LeaseholdClient implements AutoCloseable {
                 throw new InvalidException(name + " is there twice");
             }
         }
-        return Leases.acquire(List.copyOf(byKey.values()), options.waitLimit(), (name, wait) -> acquire(name, options, wait));
+        return Leases.acquire(List.copyOf(byKey.values()), options.waitLimit(), (name, wait, held) -> acquire(name, options, wait, held));
     }
 
     /**
@@ -307,7 +320,7 @@ public final class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Runs something while a lease is held. An error of the body comes out as it is.
+     * Runs something while a lease is held. An error of the body comes out as it is. The body may release the lease itself.
      *
      * @param <T> what it gives
      * @param <E> what it may throw
@@ -322,7 +335,9 @@ public final class LeaseholdClient implements AutoCloseable {
     public <T, E extends Exception> T withLock(String name, LeaseOptions options, LeaseBody<T, E> body) throws E {
         try (Lease lease = acquire(name, options)) {
             T result = body.run(lease);
-            lease.check();
+            if (!lease.isReleasedByProgram()) {
+                lease.check();
+            }
             return result;
         }
     }
@@ -340,7 +355,9 @@ public final class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Follows an election: calls the listener with the leader of the moment, and after each change, also of the leader's note.
+     * Follows an election: calls the listener with the leader of the moment, and after each change, also of the leader's note. While the
+     * server does not answer, and while it cannot read the resource, the last leader that was seen stands. If the server refuses it, as
+     * without a valid access token, this ends: see {@link Observation#refused()}.
      *
      * @param name the resource of the election
      * @param listener runs on a thread of the client, one call at a time; empty while nobody leads
@@ -420,6 +437,9 @@ public final class LeaseholdClient implements AutoCloseable {
             if (!doc.optText("verdict").orElse("").equals("done")) {
                 throw UnavailableException.unknown("the answer to an order has an unknown verdict");
             }
+            if (!doc.text("key").equals(order.key())) {
+                throw UnavailableException.unknown("the answer to an order is about another resource");
+            }
             return null;
         });
     }
@@ -459,7 +479,7 @@ public final class LeaseholdClient implements AutoCloseable {
         isClosed = true;
         boolean wasInterrupted = Thread.interrupted();
         try {
-            engine.cancelAcquisitions(Releases.PATIENCE);
+            engine.cancelAcquisitions(Releases.RELEASE_WAIT_MAX);
             releaseAll();
         } catch (InterruptedException interrupted) {
             wasInterrupted = true;
@@ -473,7 +493,7 @@ public final class LeaseholdClient implements AutoCloseable {
 
     private void releaseAll() throws InterruptedException {
         engine.renewals.all().forEach(lease -> lease.beginRelease(Duration.ZERO));
-        engine.releases.flush(Releases.PATIENCE);
+        engine.releases.flush(Releases.RELEASE_WAIT_MAX);
     }
 
     @Override

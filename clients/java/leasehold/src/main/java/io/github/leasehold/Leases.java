@@ -78,7 +78,7 @@ public final class Leases implements AutoCloseable, Iterable<Lease> {
     }
 
     static void awaitAll(List<Releases.Pending> pending) {
-        long endsAt = System.nanoTime() + Releases.PATIENCE.toNanos();
+        long endsAt = System.nanoTime() + Releases.RELEASE_WAIT_MAX.toNanos();
         for (Releases.Pending one : pending) {
             try {
                 one.await(Duration.ofNanos(Math.max(1, endsAt - System.nanoTime())));
@@ -108,8 +108,8 @@ public final class Leases implements AutoCloseable, Iterable<Lease> {
                     Duration rest = limit.minusNanos(System.nanoTime() - startedAt);
                     return rest.isNegative() ? Duration.ZERO : rest;
                 });
-                held.add(one.acquire(name, left));
-                // While this one was waited for, another one may have been lost.
+                held.add(one.acquire(name, left, List.copyOf(held)));
+                // Another one may have been lost at the last moment.
                 held.forEach(Lease::check);
             }
             isDone = true;
@@ -121,8 +121,8 @@ public final class Leases implements AutoCloseable, Iterable<Lease> {
         }
     }
 
-    /** Acquires one lease. */
+    /** Acquires one lease. The loss of one of those that are held ends the wait. */
     interface One {
-        Lease acquire(String name, Optional<Duration> wait);
+        Lease acquire(String name, Optional<Duration> wait, List<Lease> held);
     }
 }

@@ -2,7 +2,7 @@ package io.github.leasehold;
 
 import java.util.Locale;
 
-/** Why a lease has ended without having been released. */
+/** Why a lease has ended. */
 public enum LossReason {
     /** No renewal has succeeded in time: the stop-work threshold has passed, by the monotonic clock. */
     EXPIRED,

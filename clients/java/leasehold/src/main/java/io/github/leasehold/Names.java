@@ -72,7 +72,7 @@ final class Names {
 
     private static InvalidException invalid(String resource, String why) {
         String shown = resource.length() <= 80 ? resource : resource.substring(0, 80) + "…";
-        return new InvalidException("\"" + Json.escape(shown) + "\" is not a resource: " + why);
+        return new InvalidException("\"" + Json.escape(shown) + "\" is not a valid resource name: " + why);
     }
 
     /** A fresh owner token: the secret that renews and releases one claim. */

@@ -4,12 +4,14 @@ import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Consumer;
 
 /**
- * Follows an election until it is closed. While the server does not answer, the last leader that was seen stands.
+ * Follows an election until it is closed, or {@linkplain #refused() refused}. While the server does not answer, the last leader that was seen
+ * stands.
  *
  * <p>The listener is called from one thread at a time: with the leader of the moment, then after each change.
  */
@@ -24,6 +26,7 @@ public final class Observation implements AutoCloseable {
     private final Consumer<Optional<Leader>> listener;
     private Transport.Exchange exchange;
     private volatile boolean isClosed;
+    private final CompletableFuture<LeaseholdException> refused = new CompletableFuture<>();
     // Only one request is under way at a time, so these need no lock.
     private String cursor;
     private Optional<Leader> last;
@@ -50,44 +53,73 @@ public final class Observation implements AutoCloseable {
         if (isClosed) {
             begun.cancel();
         }
-        begun.answer().whenCompleteAsync(this::answered, engine.pool);
+        // The pool: the listener may take its time.
+        begun.answer().whenComplete((answer, thrown) -> engine.inPool(() -> answered(answer, thrown)));
     }
 
     private void answered(Protocol.Answer answer, Throwable thrown) {
-        Duration next = BETWEEN;
+        Duration next;
         try {
-            if (thrown != null) {
-                next = failed(thrown);
-            } else {
-                ResourceState state = Protocol.readDocument(answer, ResourceState::read);
-                if (!state.key().equals(Names.keyOf(resource))) {
-                    throw UnavailableException.unknown("the answer is about another resource");
-                }
-                cursor = state.cursor();
-                pause = BETWEEN;
-                tell(state.leader());
-            }
+            next = thrown == null ? read(answer) : failed(thrown);
         } catch (LeaseholdException error) {
             next = failed(error);
+        } catch (Throwable bug) {
+            LOG.log(System.Logger.Level.WARNING, "the observation of " + resource + " goes on after a failure", bug);
+            next = pauseAfterFailure();
         }
         if (isClosed) {
             return;
         }
         try {
-            engine.after(next.toNanos(), () -> {
-                if (!isClosed) {
-                    start();
-                }
-            });
+            engine.after(next.toNanos(), this::startAgain);
         } catch (RejectedExecutionException closed) {
             isClosed = true;
         }
     }
 
-    private Duration failed(Throwable error) {
-        if (!isClosed) {
-            LOG.log(System.Logger.Level.DEBUG, "the observation of {0} goes on after a failure: {1}", resource, error.getMessage());
+    private void startAgain() {
+        if (isClosed) {
+            return;
         }
+        try {
+            start();
+        } catch (CancelledException closed) {
+            isClosed = true;
+        }
+    }
+
+    private Duration read(Protocol.Answer answer) {
+        ResourceState state = Protocol.readDocument(answer, ResourceState::read);
+        if (!state.key().equals(Names.keyOf(resource))) {
+            throw UnavailableException.unknown("the answer is about another resource");
+        }
+        // Throws if the resource cannot be read. That does not mean that nobody leads.
+        Optional<Leader> leader = state.leader();
+        cursor = state.cursor();
+        pause = BETWEEN;
+        tell(leader);
+        return BETWEEN;
+    }
+
+    private Duration failed(Throwable error) {
+        boolean mayPass = !(error instanceof LeaseholdException)
+                || error instanceof UnavailableException
+                || error instanceof CancelledException
+                || error instanceof CorruptException;
+        if (!mayPass) {
+            isClosed = true;
+            LOG.log(System.Logger.Level.WARNING, "the observation of {0} has ended: {1}", resource, error.getMessage());
+            refused.complete((LeaseholdException) error);
+        } else if (!isClosed) {
+            boolean isFirst = pause.equals(BETWEEN);
+            System.Logger.Level level =
+                    error instanceof CorruptException && isFirst ? System.Logger.Level.WARNING : System.Logger.Level.DEBUG;
+            LOG.log(level, "the observation of {0} goes on after a failure: {1}", resource, error.getMessage());
+        }
+        return pauseAfterFailure();
+    }
+
+    private Duration pauseAfterFailure() {
         cursor = null; // it may be of a server that is gone
         pause = Times.clamp(pause.multipliedBy(2), BETWEEN, PAUSE_MAX);
         return Duration.ofNanos(ThreadLocalRandom.current().nextLong(pause.toNanos() / 2, pause.toNanos() + 1));
@@ -100,9 +132,19 @@ public final class Observation implements AutoCloseable {
         last = leader;
         try {
             listener.accept(leader);
-        } catch (RuntimeException error) {
+        } catch (Throwable error) {
             LOG.log(System.Logger.Level.WARNING, "a listener of the election " + resource + " failed", error);
         }
+    }
+
+    /**
+     * Completes if the server refuses the observation, as without a valid access token: then it has ended, and the listener is not called
+     * any more.
+     *
+     * @return a future of its own for each call
+     */
+    public CompletableFuture<LeaseholdException> refused() {
+        return refused.copy();
     }
 
     /** Ends the observation. A call of the listener that has begun goes on. */

@@ -78,6 +78,18 @@ public final class Order {
     }
 
     /**
+     * Removes the lock of another program, which uses the same store without leasehold: two may run.
+     *
+     * @param resource the resource
+     * @param valueHash the {@link ForeignLock#valueHash()} of the lock that is meant
+     * @param why the reason
+     * @return the order
+     */
+    public static Order evictForeign(String resource, String valueHash, String why) {
+        return of("evict-foreign", resource, why).with("value_hash", valueHash);
+    }
+
+    /**
      * Grants nothing for a while.
      *
      * @param resource the resource
@@ -123,7 +135,7 @@ public final class Order {
     }
 
     /**
-     * Whichever grant is the newest.
+     * The newest grant.
      *
      * @return the order
      */
@@ -143,6 +155,11 @@ public final class Order {
 
     Map<String, Object> fields() {
         return fields;
+    }
+
+    /** The key of its resource, which an answer must name. */
+    String key() {
+        return Names.keyOf((String) fields.get("resource"));
     }
 
     @Override

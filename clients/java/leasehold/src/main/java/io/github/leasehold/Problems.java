@@ -11,6 +11,9 @@ final class Problems {
             "token_required", "malformed", "not_found", "method_not_allowed", "too_large", "not_json", "wrong_host", "invalid",
             "unsupported", "guarantee_too_weak", "limit", "stale_token");
 
+    /** How much of a text of the server is shown. */
+    private static final int TEXT_MAX = 1000;
+
     private Problems() {}
 
     static LeaseholdException read(Doc doc) {
@@ -21,7 +24,11 @@ final class Problems {
         switch (kind) {
             case "contended":
                 return new BusyException(
-                        message, doc.docs("holders").stream().map(Holder::read).toList(), retryAfter, doc.flag("paused"));
+                        message,
+                        doc.docs("holders").stream().map(Holder::read).toList(),
+                        doc.optDoc("foreign").map(ForeignLock::read),
+                        retryAfter,
+                        doc.flag("paused"));
             case "lost":
                 return new LostException(message, LossReason.of(doc.optText("why").orElse("")), null);
             case "mismatch":
@@ -49,6 +56,23 @@ final class Problems {
         if (resource.isPresent() && !text.contains(resource.get())) {
             text = resource.get() + ": " + text;
         }
-        return text + doc.optText("hint").map(hint -> " (" + hint + ")").orElse("");
+        return printable(text + doc.optText("hint").map(hint -> " (" + hint + ")").orElse(""));
+    }
+
+    /** A text of somebody else, as it may stand in one line of a log: without line breaks and escape sequences of terminals. */
+    static String printable(String text) {
+        int end = Math.min(text.length(), TEXT_MAX);
+        StringBuilder shown = new StringBuilder(end + 1);
+        text.substring(0, end).codePoints().forEach(c -> shown.appendCodePoint(isPrintable(c) ? c : ' '));
+        return end < text.length() ? shown.append('…').toString() : shown.toString();
+    }
+
+    private static boolean isPrintable(int c) {
+        int type = Character.getType(c);
+        return type != Character.CONTROL
+                && type != Character.FORMAT
+                && type != Character.SURROGATE
+                && type != Character.LINE_SEPARATOR
+                && type != Character.PARAGRAPH_SEPARATOR;
     }
 }

@@ -52,7 +52,21 @@ final class Protocol {
     record Verdict(Optional<Grant> grant) {}
 
     /** The claim holds the resource. A shared grant has a number, an exclusive one a token and a pass. */
-    record Grant(Times.Left left, OptionalLong token, OptionalLong number, Optional<String> pass) {}
+    record Grant(Times.Left left, OptionalLong token, OptionalLong number, Optional<String> pass) {
+        /** What a renewal of this grant must name. */
+        long tokenOrNumber() {
+            return token.orElseGet(number::getAsLong);
+        }
+    }
+
+    /** A renewal of this claim for so long. {@code grant} is the token or number of the lease; 0 if it is not known. */
+    record Renewal(Claim claim, Duration ttl, long grant) {
+        private Map<String, Object> body() {
+            Map<String, Object> body = claim.reference();
+            body.put("ttl_ms", millis(ttl));
+            return body;
+        }
+    }
 
     /** The lease was renewed. */
     record Kept(Times.Left left, Optional<FinishRequest> asked, boolean evicting) {}
@@ -102,7 +116,7 @@ final class Protocol {
         Times.Left left = new Times.Left(doc.millis("ttl_ms"), doc.millis("remaining_ms"), doc.millis("waited_ms"));
         Grant grant = new Grant(left, doc.optToken("token"), doc.optToken("number"), doc.optText("pass"));
         boolean isShared = claim.options().containsKey("share");
-        // A writer, and who takes the whole capacity, are alone, and have a token, too.
+        // A write lock and a share of the whole capacity are exclusive, so they have a token.
         boolean fits = grant.token.isPresent()
                 ? grant.pass.equals(Optional.of(grant.token.getAsLong() + " " + claim.ownerHash() + " " + claim.resource()))
                 : isShared && grant.number.isPresent() && grant.pass.isEmpty();
@@ -112,81 +126,88 @@ final class Protocol {
         return grant;
     }
 
-    private static Map<String, Object> renewal(Claim claim) {
-        Map<String, Object> body = claim.reference();
-        body.put("ttl_ms", millis(claim.ttl()));
-        return body;
-    }
-
     /** Renews several leases in one request. */
-    static Call renew(List<Claim> claims, Duration timeout) {
+    static Call renew(List<Renewal> renewals, Duration timeout) {
         Map<String, Object> body = new LinkedHashMap<>();
-        body.put("leases", claims.stream().map(Protocol::renewal).toList());
+        body.put("leases", renewals.stream().map(Renewal::body).toList());
         // The server answers a little earlier than we stop waiting, for what its store has answered by then.
         body.put("timeout_ms", millis(timeout.multipliedBy(9).dividedBy(10)));
         return post("/v1/renew", body, timeout, Lane.LEASES);
     }
 
     /** Renews one lease, with another note if there is one. */
-    static Call renewOne(Claim claim, Duration ttl, Optional<Note> note, Duration timeout) {
-        Map<String, Object> body = claim.reference();
-        body.put("ttl_ms", millis(ttl));
+    static Call renewOne(Renewal renewal, Optional<Note> note, Duration timeout) {
+        Map<String, Object> body = renewal.body();
         note.map(Note::field).ifPresent(field -> body.put(field.getKey(), field.getValue()));
         return post("/v1/renew", body, timeout, Lane.LEASES);
     }
 
-    static Kept readRenewal(Answer answer, Claim claim) {
-        return reading(() -> kept(document(answer, claim)));
+    static Kept readRenewal(Answer answer, Renewal renewal) {
+        return reading(() -> kept(document(answer, renewal.claim), renewal));
     }
 
     /** The outcome for each lease of a list. */
-    static List<Outcome> readRenewals(Answer answer, List<Claim> claims) {
+    static List<Outcome> readRenewals(Answer answer, List<Renewal> renewals) {
         return reading(() -> {
             List<Doc> entries = document(answer, null).docs("leases");
-            if (entries.size() != claims.size()) {
+            if (entries.size() != renewals.size()) {
                 throw UnavailableException.unknown("the answer to a renewal has another number of leases");
             }
             List<Outcome> outcomes = new ArrayList<>();
             for (int i = 0; i < entries.size(); i++) {
-                outcomes.add(outcome(entries.get(i), claims.get(i)));
+                outcomes.add(outcome(entries.get(i), renewals.get(i)));
             }
             return outcomes;
         });
     }
 
-    private static Outcome outcome(Doc entry, Claim claim) {
+    private static Outcome outcome(Doc entry, Renewal renewal) {
         try {
             return new Outcome(reading(() -> {
                 boolean isRefusal = entry.optText("kind").isPresent();
-                // A failure of the store names no claim; its verdict, good or bad, must name ours.
-                boolean isFailure = isRefusal && entry.optText("verdict").isEmpty() && entry.optText("key").isEmpty();
-                if (!isFailure && !claim.isNamedBy(entry)) {
+                Claim claim = renewal.claim;
+                if (isRefusal ? !claim.isRefusedBy(entry) : !claim.isNamedBy(entry)) {
                     throw UnavailableException.unknown("the answer to a renewal names another claim");
                 }
                 if (isRefusal) {
                     throw Problems.read(entry);
                 }
-                return kept(entry);
+                return kept(entry, renewal);
             }), null);
         } catch (LeaseholdException error) {
             return new Outcome(null, error);
         }
     }
 
-    private static Kept kept(Doc doc) {
-        if (!doc.optText("verdict").orElse("").equals("kept")) {
+    private static Kept kept(Doc doc, Renewal renewal) {
+        String verdict = doc.optText("verdict").orElse("");
+        String resource = renewal.claim.resource();
+        if (verdict.equals("queued")) {
+            throw new LostException("the claim on " + resource + " only waits in the queue", LossReason.NOT_THERE, null);
+        }
+        if (!verdict.equals("kept")) {
             throw UnavailableException.unknown("the answer to a renewal has an unknown verdict");
         }
+        long grant = doc.optToken("grant").orElseThrow(() -> new Doc.DocException("the field grant is missing"));
+        if (renewal.grant != 0 && grant != renewal.grant) {
+            // The store has forgotten the lease, and a delayed request of this claim was granted anew. Others may have held it between.
+            throw new LostException(
+                    "the claim on " + resource + " has the grant " + grant + ", and no longer " + renewal.grant, LossReason.NOT_THERE, null);
+        }
         Times.Left left = new Times.Left(doc.millis("ttl_ms"), doc.millis("remaining_ms"), Duration.ZERO);
-        return new Kept(left, doc.optDoc("asked").map(FinishRequest::read), doc.flag("evicting"));
+        return new Kept(
+                left.cappedBy(renewal.ttl, Duration.ZERO), doc.optDoc("asked").map(FinishRequest::read), doc.flag("evicting"));
     }
 
-    /** How a claim ends. {@code bury} leaves a tombstone: a delayed request of it is refused. {@code keepFor} keeps the resource closed. */
-    record Farewell(Claim claim, Duration bury, Duration keepFor) {
+    /**
+     * A release of a claim. {@code tombstone} is how long a delayed request of the claim is refused, {@code keepFor} how long the resource
+     * stays closed.
+     */
+    record ReleaseRequest(Claim claim, Duration tombstone, Duration keepFor) {
         Map<String, Object> body() {
             Map<String, Object> body = claim.reference();
-            if (!bury.isZero()) {
-                body.put("bury_ms", millis(bury));
+            if (!tombstone.isZero()) {
+                body.put("bury_ms", millis(tombstone));
             }
             if (!keepFor.isZero()) {
                 body.put("keep_for_ms", millis(keepFor));
@@ -195,8 +216,8 @@ final class Protocol {
         }
     }
 
-    static Call release(Farewell farewell, Duration timeout) {
-        return post("/v1/release", farewell.body(), timeout, Lane.LEASES);
+    static Call release(ReleaseRequest request, Duration timeout) {
+        return post("/v1/release", request.body(), timeout, Lane.LEASES);
     }
 
     /** Whether this request has ended the claim; false if it was gone already. */
@@ -232,8 +253,7 @@ final class Protocol {
             throw UnavailableException.unknown("the server answered with status " + answer.status());
         }
         Doc doc = Doc.read(answer.body());
-        boolean mustName = claim != null && (!isRefusal || doc.optText("key").isPresent());
-        if (mustName && !claim.isNamedBy(doc)) {
+        if (claim != null && !(isRefusal ? claim.isRefusedBy(doc) : claim.isNamedBy(doc))) {
             throw UnavailableException.unknown("the answer to a request about " + claim.resource() + " names another claim");
         }
         if (isRefusal) {

@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.Set;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
@@ -22,7 +23,7 @@ import java.util.concurrent.TimeoutException;
  */
 final class Releases {
     /** How long a caller waits for its release. */
-    static final Duration PATIENCE = Duration.ofSeconds(5);
+    static final Duration RELEASE_WAIT_MAX = Duration.ofSeconds(5);
 
     private static final Duration ATTEMPT = Duration.ofSeconds(3);
     private static final int AT_ONCE = 16;
@@ -39,21 +40,21 @@ final class Releases {
     }
 
     private final class Task {
-        private final Protocol.Farewell farewell;
+        private final Protocol.ReleaseRequest request;
         private final long giveUpAt;
         private final CompletableFuture<Boolean> done = new CompletableFuture<>();
         private final CompletableFuture<Throwable> firstFailure = new CompletableFuture<>();
         private Duration pause = PAUSE_FIRST;
 
-        private Task(Protocol.Farewell farewell, long giveUpAt) {
-            this.farewell = farewell;
+        private Task(Protocol.ReleaseRequest request, long giveUpAt) {
+            this.request = request;
             this.giveUpAt = giveUpAt;
         }
 
         private void attempt() {
             Transport.Exchange exchange;
             try {
-                exchange = engine.transport.send(Protocol.release(farewell, ATTEMPT));
+                exchange = engine.transport.send(Protocol.release(request, ATTEMPT));
             } catch (RuntimeException closed) {
                 done.completeExceptionally(closed);
                 finished();
@@ -64,9 +65,9 @@ final class Releases {
                     if (thrown != null) {
                         failed(thrown);
                     } else {
-                        done.complete(Protocol.readRelease(answer, farewell.claim()));
+                        done.complete(Protocol.readRelease(answer, request.claim()));
                     }
-                } catch (LeaseholdException error) {
+                } catch (Throwable error) {
                     failed(error);
                 } finally {
                     finished();
@@ -109,10 +110,12 @@ final class Releases {
                 return task.done.get(atMost.toNanos(), TimeUnit.NANOSECONDS);
             } catch (ExecutionException error) {
                 throw Transport.unwrap(error);
+            } catch (CancellationException error) {
+                throw Engine.closed(error);
             } catch (TimeoutException error) {
                 Throwable cause = task.firstFailure.getNow(error);
                 throw new UnavailableException(
-                        "the release of " + task.farewell.claim().resource() + " was not answered within " + atMost.toMillis()
+                        "the release of " + task.request.claim().resource() + " was not answered within " + atMost.toMillis()
                                 + " ms; it is repeated in the background",
                         Effect.UNKNOWN,
                         cause);
@@ -121,8 +124,8 @@ final class Releases {
     }
 
     /** Begins to end a claim, and repeats it until then. */
-    Pending begin(Protocol.Farewell farewell, long giveUpAt) {
-        Task task = new Task(farewell, giveUpAt);
+    Pending begin(Protocol.ReleaseRequest request, long giveUpAt) {
+        Task task = new Task(request, giveUpAt);
         open.add(task);
         task.done.whenComplete((released, error) -> open.remove(task));
         enqueue(task);

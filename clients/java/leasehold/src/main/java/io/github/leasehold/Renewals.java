@@ -23,6 +23,7 @@ import java.util.concurrent.TimeUnit;
 final class Renewals {
     private static final System.Logger LOG = System.getLogger("io.github.leasehold");
     private static final long LOOK_EVERY = Duration.ofSeconds(1).toNanos();
+    private static final long LOOK_AGAIN = Duration.ofMillis(5).toNanos();
     /** Leases whose ttl differs more are not renewed together: the shortest one limits how long the request may take. */
     private static final int TTL_FACTOR_MAX = 4;
 
@@ -54,10 +55,17 @@ final class Renewals {
     /** The times of this lease have changed. From any thread. */
     void lookBy(Lease lease) {
         try {
-            engine.timer.execute(() -> lookAt(lease.nextEvent(engine.clock.now())));
+            engine.timer.execute(() -> lookSoonFor(lease));
         } catch (RejectedExecutionException closed) {
             return; // and with the client, all its leases
         }
+    }
+
+    private void lookSoonFor(Lease lease) {
+        long now = engine.clock.now();
+        long inASecond = now + LOOK_EVERY;
+        long next = lease.nextEvent(now);
+        lookAt(next - inASecond < 0 ? next : inASecond);
     }
 
     private void lookAt(long at) {
@@ -71,33 +79,51 @@ final class Renewals {
         nextLook = engine.timer.schedule(this::look, Math.max(0, at - engine.clock.now()), TimeUnit.NANOSECONDS);
     }
 
+    /** Whatever fails in here, the next look is planned: the leases must be renewed, and their ends be told. */
     private void look() {
         nextLook = null;
-        Clock.Sent now = engine.clock.sent();
         try {
-            lookAtAll(now);
-        } catch (CancelledException closed) {
-            return;
-        } catch (RuntimeException bug) {
-            // The leases of this round are not renewed, and end by the clock. The others must go on.
-            LOG.log(System.Logger.Level.ERROR, "leases cannot be renewed", bug);
+            lookAtAll(engine.clock.sent());
+        } catch (Throwable bug) {
+            failed(bug);
+        } finally {
+            planNextLook();
         }
-        long next = now.at() + LOOK_EVERY;
+    }
+
+    private void planNextLook() {
+        if (leases.isEmpty()) {
+            return;
+        }
+        long now = engine.clock.now();
+        long next = now + LOOK_EVERY;
         for (Lease lease : leases) {
-            long at = lease.nextEvent(now.at());
+            long at = lease.nextEvent(now);
             next = at - next < 0 ? at : next;
         }
-        if (!leases.isEmpty()) {
-            lookAt(next);
+        // Not sooner: a lease whose renewal was not sent, after a failure, is still due.
+        long soonest = now + LOOK_AGAIN;
+        try {
+            lookAt(next - soonest < 0 ? soonest : next);
+        } catch (RejectedExecutionException closed) {
+            return; // and with the client, all its leases
         }
+    }
+
+    private static void failed(Throwable bug) {
+        LOG.log(System.Logger.Level.ERROR, "leases cannot be renewed; this is tried again", bug);
     }
 
     private void lookAtAll(Clock.Sent now) {
         List<Lease> soon = new ArrayList<>();
         boolean isDue = false;
         for (Lease lease : leases) {
-            if (lease.endIfOver(now)) {
-                continue;
+            try {
+                if (lease.endIfOver(now)) {
+                    continue;
+                }
+            } catch (Throwable bug) {
+                failed(bug);
             }
             if (lease.isDueSoon(now.at())) {
                 soon.add(lease);
@@ -126,43 +152,59 @@ final class Renewals {
     }
 
     private void send(List<Lease> batch) {
-        List<Claim> claims = batch.stream().map(Lease::claim).toList();
-        batch.forEach(lease -> lease.setUnderWay(true));
+        List<Protocol.Renewal> renewals = batch.stream().map(Lease::renewal).toList();
         Clock.Sent sent = engine.clock.sent();
-        Protocol.Call call = Protocol.renew(claims, Times.renewalTimeout(claims.get(0).ttl()));
-        engine.transport.send(call).answer().whenComplete((answer, thrown) -> {
-            List<Protocol.Outcome> outcomes = outcomes(answer, thrown, claims);
-            try {
-                engine.timer.execute(() -> apply(batch, sent, outcomes));
-            } catch (RejectedExecutionException closed) {
-                return;
-            }
-        });
+        batch.forEach(lease -> lease.setUnderWay(true));
+        try {
+            Protocol.Call call = Protocol.renew(renewals, Times.renewalTimeout(renewals.get(0).ttl()));
+            engine.transport.send(call).answer().whenComplete((answer, thrown) -> {
+                List<Protocol.Outcome> outcomes = outcomes(answer, thrown, renewals);
+                try {
+                    engine.timer.execute(() -> apply(batch, sent, outcomes));
+                } catch (RejectedExecutionException closed) {
+                    return;
+                }
+            });
+        } catch (CancelledException closed) {
+            return;
+        } catch (Throwable error) {
+            apply(batch, sent, outcomes(null, error, renewals));
+        }
     }
 
-    private static List<Protocol.Outcome> outcomes(Protocol.Answer answer, Throwable thrown, List<Claim> claims) {
+    private static List<Protocol.Outcome> outcomes(Protocol.Answer answer, Throwable thrown, List<Protocol.Renewal> renewals) {
         LeaseholdException error;
         try {
             if (thrown == null) {
-                return Protocol.readRenewals(answer, claims);
+                return Protocol.readRenewals(answer, renewals);
             }
-            error = thrown instanceof LeaseholdException known
-                    ? known
-                    : new UnavailableException("the renewal failed: " + thrown, Effect.UNKNOWN, thrown);
+            error = thrown instanceof LeaseholdException known ? known : failure(thrown);
         } catch (LeaseholdException unreadable) {
             error = unreadable;
+        } catch (Throwable bug) {
+            error = failure(bug);
         }
         Protocol.Outcome outcome = new Protocol.Outcome(null, error);
-        return claims.stream().map(claim -> outcome).toList();
+        return renewals.stream().map(renewal -> outcome).toList();
+    }
+
+    private static UnavailableException failure(Throwable error) {
+        return new UnavailableException("the renewal failed: " + error, Effect.UNKNOWN, error);
     }
 
     private void apply(List<Lease> batch, Clock.Sent sent, List<Protocol.Outcome> outcomes) {
+        batch.forEach(lease -> lease.setUnderWay(false));
         for (int i = 0; i < batch.size(); i++) {
             Lease lease = batch.get(i);
-            lease.setUnderWay(false);
-            lease.renewed(sent, outcomes.get(i));
-            if (lease.isHeld()) {
-                lookAt(lease.nextEvent(engine.clock.now()));
+            try {
+                lease.renewed(sent, outcomes.get(i));
+                if (lease.isHeld()) {
+                    lookAt(lease.nextEvent(engine.clock.now()));
+                }
+            } catch (RejectedExecutionException closed) {
+                return;
+            } catch (Throwable bug) {
+                failed(bug);
             }
         }
     }

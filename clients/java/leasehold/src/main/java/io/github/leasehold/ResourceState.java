@@ -17,6 +17,7 @@ import java.util.OptionalLong;
  * @param queueLength the number of all waiting claims
  * @param lastToken the newest token, where the store remembers it
  * @param pausedFor the time until an operator's pause ends
+ * @param foreign locks of other programs, which use the same store without leasehold
  * @param unreadable why it cannot be read; then nothing else is known about it
  * @param cursor where to wait for a change from
  */
@@ -30,6 +31,7 @@ public record ResourceState(
         int queueLength,
         OptionalLong lastToken,
         Optional<Duration> pausedFor,
+        List<ForeignLock> foreign,
         Optional<String> unreadable,
         String cursor) {
 
@@ -44,7 +46,8 @@ public record ResourceState(
                 doc.whole("queue_length"),
                 doc.optToken("last_token"),
                 doc.optMillis("paused_for_ms"),
-                doc.optText("unreadable"),
+                doc.docs("foreign").stream().map(ForeignLock::read).toList(),
+                doc.optText("unreadable").map(Problems::printable),
                 doc.text("cursor"));
     }
 
@@ -52,8 +55,12 @@ public record ResourceState(
      * The leader of an election, which is the holder of its resource.
      *
      * @return the leader, if there is one
+     * @throws CorruptException if the resource cannot be read: then nobody knows
      */
     public Optional<Leader> leader() {
+        unreadable.ifPresent(why -> {
+            throw new CorruptException(name + " cannot be read: " + why, Effect.NONE);
+        });
         return holders.stream().filter(holder -> !holder.kept()).reduce((first, second) -> second).map(Leader::of);
     }
 }

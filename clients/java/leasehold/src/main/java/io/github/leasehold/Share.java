@@ -27,7 +27,7 @@ public final class Share {
      */
     public static Share of(int weight, int capacity) {
         if (weight < 1 || capacity < weight) {
-            throw new InvalidException("a share of " + weight + " of " + capacity + " is none: 1 <= weight <= capacity");
+            throw new InvalidException("weight " + weight + " with capacity " + capacity + ": the weight must be from 1 to the capacity");
         }
         Map<String, Object> parts = new LinkedHashMap<>();
         parts.put("weight", weight);

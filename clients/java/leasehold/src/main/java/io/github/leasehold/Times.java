@@ -21,7 +21,16 @@ record Times(long renewAt, long stopAt, long deadline, long wallStopAt) {
     private static final long MILLI = 1_000_000;
 
     /** What an answer says of the times of a lease. */
-    record Left(Duration ttl, Duration remaining, Duration waited) {}
+    record Left(Duration ttl, Duration remaining, Duration waited) {
+        /** A lease is never longer than the one that was asked for, and the server cannot have waited for longer than its client has. */
+        Left cappedBy(Duration asked, Duration elapsed) {
+            return new Left(shorter(ttl, asked), shorter(remaining, asked), shorter(waited, elapsed));
+        }
+
+        private static Duration shorter(Duration a, Duration b) {
+            return a.compareTo(b) < 0 ? a : b;
+        }
+    }
 
     /**
      * The times of a lease.
@@ -49,10 +58,28 @@ record Times(long renewAt, long stopAt, long deadline, long wallStopAt) {
         return Math.min(ttl / 60, 100 * MILLI);
     }
 
-    /** No time ever moves back, except that of the next renewal. */
+    /**
+     * The times after a renewal. The work never has to stop sooner because of one.
+     *
+     * <p>Both stops are from the same answer. If each were the later of its own, a calendar clock that was set back would leave a stop that is
+     * too late, and a machine that sleeps then would not notice that its lease has ended.
+     */
     Times laterOf(Times other) {
-        return new Times(
-                other.renewAt, later(stopAt, other.stopAt), later(deadline, other.deadline), later(wallStopAt, other.wallStopAt));
+        Times last = other.stopAt - stopAt >= 0 ? other : this;
+        return new Times(other.renewAt, last.stopAt, later(deadline, other.deadline), last.wallStopAt);
+    }
+
+    /** The clock that says that the work must stop; null if none does. */
+    LossReason stoppedBy(Clock.Sent now) {
+        if (now.at() - stopAt >= 0) {
+            return LossReason.EXPIRED;
+        }
+        return now.wall() - wallStopAt >= 0 ? LossReason.WALL_CLOCK : null;
+    }
+
+    /** How long the work may go on, by both clocks. */
+    Duration left(Clock.Sent now) {
+        return Duration.ofNanos(Math.max(0, Math.min(stopAt - now.at(), wallStopAt - now.wall())));
     }
 
     /** Of two points in time. They may have any sign, so only their difference counts. */

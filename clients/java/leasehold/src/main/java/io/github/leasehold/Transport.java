@@ -39,7 +39,9 @@ import javax.net.ssl.SSLHandshakeException;
  *       believed, and its connection is closed. After an answer of another store no lease is taken for a minute: another client may
  *       hold the same lease there.
  *   <li>No connection: no effect. Everything else that fails has an unknown effect. A request whose connection breaks is sent once more,
- *       if it may be repeated: the server closes idle connections.
+ *       if it may be repeated: the server closes idle connections. The first one may have been carried out, or may still be: whatever the
+ *       second one brings, {@link Exchange#hadUnanswered} says so.
+ *   <li>Requests begin on a thread of the pool: the source of the access token is code of the program, and may block or fail.
  * </ol>
  */
 final class Transport {
@@ -58,7 +60,10 @@ final class Transport {
     private String store;
     private long anotherStoreAt;
     private boolean sawAnotherStore;
+    private final Executor pool;
     private final Set<Exchange> underWay = ConcurrentHashMap.newKeySet();
+    private volatile boolean claimsEnded;
+    private volatile boolean isClosed;
 
     /** What a transport needs. */
     record Config(URI server, Supplier<String> token, SSLContext tls, Clock clock) {}
@@ -68,6 +73,7 @@ final class Transport {
         this.token = config.token;
         this.clock = config.clock;
         this.timer = timer;
+        this.pool = pool;
         this.claims = httpClient(config, pool);
         this.leases = httpClient(config, pool);
     }
@@ -88,13 +94,17 @@ final class Transport {
         return server;
     }
 
-    /** Fails if two stores have answered at this address a short while ago. */
-    synchronized void checkOneStore() {
+    /**
+     * Fails if two stores have answered at this address a short while ago.
+     *
+     * @param effect of the request, which may have been sent before
+     */
+    synchronized void checkOneStore(Effect effect) {
         if (sawAnotherStore && clock.now() - anotherStoreAt < TWO_STORES_FOR.toNanos()) {
             throw new UnavailableException(
                     server + " has answered for another store within the last " + TWO_STORES_FOR.toSeconds()
                             + " s, so no lease is taken there: all servers at one address must have the same store",
-                    Effect.NONE,
+                    effect,
                     null);
         }
     }
@@ -105,7 +115,8 @@ final class Transport {
         private final CompletableFuture<Protocol.Answer> answer = new CompletableFuture<>();
         private final ScheduledFuture<?> limit;
         private CompletableFuture<?> attempt;
-        private boolean isRepeated;
+        private boolean isOver;
+        private volatile boolean hadUnanswered;
 
         private Exchange(Protocol.Call call) {
             this.call = call;
@@ -117,8 +128,27 @@ final class Transport {
             return answer;
         }
 
+        /** Whether the request was sent before, without an answer: that one may have been carried out, or may still be. */
+        boolean hadUnanswered() {
+            return hadUnanswered;
+        }
+
+        /** Waits for the answer. An interrupt cancels the request. */
+        Protocol.Answer await() throws InterruptedException {
+            try {
+                return answer.get();
+            } catch (InterruptedException interrupted) {
+                cancel();
+                throw interrupted;
+            } catch (ExecutionException error) {
+                throw unwrap(error);
+            } catch (CancellationException error) {
+                throw Engine.closed(error);
+            }
+        }
+
         private void timedOut() {
-            end(null, new UnavailableException(
+            fail(new UnavailableException(
                     server + " did not answer within " + call.atMost().toMillis() + " ms", Effect.UNKNOWN, null));
         }
 
@@ -127,11 +157,17 @@ final class Transport {
             end(null, new CancellationException("the request was cancelled"));
         }
 
+        private void fail(LeaseholdException error) {
+            boolean mayHaveBeenSent = hadUnanswered && error instanceof UnavailableException;
+            end(null, mayHaveBeenSent ? ((UnavailableException) error).withUnknownEffect() : error);
+        }
+
         private void end(Protocol.Answer value, Throwable error) {
             limit.cancel(false);
             underWay.remove(this);
             CompletableFuture<?> abandoned;
             synchronized (this) {
+                isOver = true;
                 abandoned = attempt;
                 attempt = null;
             }
@@ -149,18 +185,25 @@ final class Transport {
             String id = Names.randomHex(8);
             CompletableFuture<HttpResponse<byte[]>> sent;
             try {
+                HttpRequest request = request(call, id);
+                synchronized (this) {
+                    if (isOver) {
+                        return;
+                    }
+                }
                 HttpClient client = call.lane() == Protocol.Lane.LEASES ? leases : claims;
-                sent = client.sendAsync(request(call, id), info -> subscriber(info, id));
-            } catch (RuntimeException error) {
-                end(null, error instanceof LeaseholdException
-                        ? error
-                        : new UnavailableException("the request cannot be sent: " + error, Effect.NONE, error));
+                sent = client.sendAsync(request, info -> subscriber(info, id));
+            } catch (Throwable error) {
+                // Errors, too, as those of the token's source: somebody waits for this exchange.
+                fail(error instanceof LeaseholdException known ? known : cannotBeSent(error));
                 return;
             }
+            boolean isAbandoned;
             synchronized (this) {
-                attempt = sent;
+                isAbandoned = isOver;
+                attempt = isOver ? null : sent;
             }
-            if (answer.isDone()) {
+            if (isAbandoned) {
                 sent.cancel(true);
             }
             sent.whenComplete(this::completed);
@@ -173,16 +216,20 @@ final class Transport {
             }
             LeaseholdException error = explain(thrown);
             boolean isBroken = error instanceof UnavailableException && error.effect() == Effect.UNKNOWN && error.getCause() != null;
-            if (isBroken && call.mayRepeat() && !isRepeated && !answer.isDone()) {
-                isRepeated = true;
+            if (isBroken && call.mayRepeat() && !hadUnanswered && !answer.isDone()) {
+                hadUnanswered = true;
                 start();
             } else {
-                end(null, error);
+                fail(error);
             }
         }
     }
 
-    /** Begins a request. Read the clock before. */
+    private static UnavailableException cannotBeSent(Throwable error) {
+        return new UnavailableException("the request cannot be sent: " + error, Effect.NONE, error);
+    }
+
+    /** Begins a request, on a thread of the pool. Read the clock before. */
     Exchange send(Protocol.Call call) {
         Exchange exchange;
         try {
@@ -191,28 +238,37 @@ final class Transport {
             throw Engine.closed(error);
         }
         underWay.add(exchange);
-        exchange.start();
+        // Looked at after the exchange was added: close() first sets this, and then cancels all exchanges that it finds.
+        if (isClosed || claimsEnded && call.lane() == Protocol.Lane.CLAIMS) {
+            exchange.cancel();
+            return exchange;
+        }
+        try {
+            pool.execute(exchange::start);
+        } catch (RejectedExecutionException error) {
+            exchange.cancel();
+        } catch (Throwable error) {
+            // No more threads, for example.
+            exchange.fail(cannotBeSent(error));
+        }
         return exchange;
     }
 
-    /** Ends all requests that are neither renewals nor releases: the client is closed. */
-    void cancelClaims() {
+    /** Ends all requests that are neither renewals nor releases, and begins no more of them: the client is being closed. */
+    void endClaims() {
+        claimsEnded = true;
         underWay.stream().filter(exchange -> exchange.call.lane() == Protocol.Lane.CLAIMS).forEach(Exchange::cancel);
+    }
+
+    /** Ends all requests, and begins no more: nothing limits their time any more. */
+    void close() {
+        isClosed = true;
+        underWay.forEach(Exchange::cancel);
     }
 
     /** Sends a request, and waits for its answer. An interrupt cancels it. */
     Protocol.Answer call(Protocol.Call call) throws InterruptedException {
-        Exchange exchange = send(call);
-        try {
-            return exchange.answer.get();
-        } catch (InterruptedException interrupted) {
-            exchange.cancel();
-            throw interrupted;
-        } catch (ExecutionException error) {
-            throw unwrap(error);
-        } catch (CancellationException error) {
-            throw Engine.closed(error);
-        }
+        return send(call).await();
     }
 
     /** The exception, with the frames of the caller: it was made on another thread, and belongs to this caller alone. */

@@ -23,6 +23,11 @@ public final class UnavailableException extends LeaseholdException {
         return new UnavailableException(message, Effect.UNKNOWN, null);
     }
 
+    /** The same, of a request that may have been carried out. */
+    UnavailableException withUnknownEffect() {
+        return effect() == Effect.UNKNOWN ? this : new UnavailableException(getMessage(), Effect.UNKNOWN, retryAfter, this);
+    }
+
     /**
      * How long to wait before asking again.
      *

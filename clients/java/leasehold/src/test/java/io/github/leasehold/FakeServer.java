@@ -16,43 +16,87 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.UnaryOperator;
 import javax.net.ssl.SSLContext;
 
-/** A server that answers as the test wants. Releases are answered well, and noted. */
-final class FakeServer implements AutoCloseable {
+/** A server that answers as the test wants. Releases are answered well, unless the test wants otherwise, and noted. */
+public final class FakeServer implements AutoCloseable {
     private final HttpServer server;
     private final String scheme;
     private final ExecutorService threads = Executors.newCachedThreadPool();
     private final BlockingQueue<Request> releases = new LinkedBlockingQueue<>();
     private final List<Request> requests = new CopyOnWriteArrayList<>();
     private volatile Script script;
+    private volatile Script releaseScript = request -> Reply.of(200, request.released());
 
     /** A request as it arrived. */
-    record Request(String path, Map<?, ?> body) {
-        String text(String field) {
+    public record Request(String path, Map<?, ?> body) {
+        public String text(String field) {
             return (String) body.get(field);
         }
 
+        /** Whether this is a claim. */
+        boolean isAcquire() {
+            return path.equals("/v1/acquire");
+        }
+
         /** A truthful grant. */
-        Map<String, Object> grant() {
+        public Map<String, Object> grant() {
             String hash = Names.ownerHash(text("owner"));
+            // The requests of a handle name the key. Here both are the same.
+            String resource = body.containsKey("resource") ? text("resource") : text("key");
             Map<String, Object> grant = new LinkedHashMap<>();
             grant.put("verdict", "granted");
-            grant.put("resource", text("resource"));
-            grant.put("key", Names.keyOf(text("resource")));
+            grant.put("resource", resource);
+            grant.put("key", Names.keyOf(resource));
             grant.put("owner_hash", hash);
             grant.put("token", "7");
-            grant.put("pass", "7 " + hash + " " + text("resource"));
+            grant.put("pass", "7 " + hash + " " + resource);
             grant.put("ttl_ms", body.get("ttl_ms"));
             grant.put("remaining_ms", body.get("ttl_ms"));
             grant.put("waited_ms", 0);
             return grant;
         }
+
+        /** A truthful answer to a release. */
+        public Map<String, Object> released() {
+            return with("verdict", "released");
+        }
+
+        /** A truthful answer to the renewal of one lease. */
+        Map<String, Object> kept() {
+            Map<String, Object> kept = with("verdict", "kept");
+            kept.put("status", 200);
+            kept.put("grant", "7");
+            return kept;
+        }
+
+        /** A refusal that names the claim. */
+        public Map<String, Object> refusal(String kind) {
+            Map<String, Object> refusal = with("kind", kind);
+            refusal.put("verdict", kind);
+            refusal.put("detail", "it is " + kind);
+            return refusal;
+        }
+
+        private Map<String, Object> with(String field, Object value) {
+            Map<String, Object> changed = grant();
+            changed.put(field, value);
+            return changed;
+        }
+
+        /** The answer to a list of renewals, with the change for each lease. */
+        Reply renewals(UnaryOperator<Map<String, Object>> change) {
+            List<?> entries = ((List<?>) body.get("leases")).stream()
+                    .map(entry -> change.apply(new Request(path, (Map<?, ?>) entry).kept()))
+                    .toList();
+            return Reply.of(200, Map.of("leases", entries));
+        }
     }
 
     /** An answer. */
-    record Reply(int status, String body, Map<String, String> headers) {
-        static Reply of(int status, Map<String, ?> body) {
+    public record Reply(int status, String body, Map<String, String> headers) {
+        public static Reply of(int status, Map<String, ?> body) {
             return new Reply(status, Json.write(body), Map.of());
         }
 
@@ -63,12 +107,13 @@ final class FakeServer implements AutoCloseable {
         }
     }
 
-    interface Script {
+    /** What it answers. */
+    public interface Script {
         /** The answer; null to close the connection without one. */
         Reply answer(Request request) throws InterruptedException;
     }
 
-    FakeServer(Script script) throws IOException {
+    public FakeServer(Script script) throws IOException {
         this(script, HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0), "http");
     }
 
@@ -88,7 +133,8 @@ final class FakeServer implements AutoCloseable {
         return new FakeServer(script, server, "https");
     }
 
-    String url() {
+    /** Its address. */
+    public String url() {
         return scheme + "://127.0.0.1:" + server.getAddress().getPort();
     }
 
@@ -96,12 +142,17 @@ final class FakeServer implements AutoCloseable {
         script = next;
     }
 
+    /** How it answers releases. */
+    public void tellReleases(Script next) {
+        releaseScript = next;
+    }
+
     List<Request> requests() {
         return requests;
     }
 
     /** The next release that arrives. */
-    Request release() throws InterruptedException {
+    public Request release() throws InterruptedException {
         Request release = releases.poll(20, TimeUnit.SECONDS);
         if (release == null) {
             throw new AssertionError("no release arrived");
@@ -121,9 +172,7 @@ final class FakeServer implements AutoCloseable {
             Reply reply;
             if (request.path.equals("/v1/release")) {
                 releases.add(request);
-                Map<String, Object> released = request.grant();
-                released.put("verdict", "released");
-                reply = Reply.of(200, released);
+                reply = releaseScript.answer(request);
             } else {
                 reply = script.answer(request);
             }

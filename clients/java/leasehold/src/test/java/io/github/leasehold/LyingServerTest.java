@@ -14,6 +14,8 @@ import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
@@ -93,6 +95,10 @@ class LyingServerTest {
                 new Lie("a problem without a kind", request -> Reply.of(503, Map.of("effect", "unknown"))),
                 new Lie("a refusal of another claim", request -> Reply.of(
                         423, with(with(request.grant(), "kind", "contended"), "key", "report/43"))),
+                new Lie("a holder of no resource", request -> Reply.of(423, Map.of("kind", "contended", "verdict", "blocked"))),
+                new Lie("a loss of no claim", request -> Reply.of(410, Map.of("kind", "lost", "why", "evicted"))),
+                new Lie("a verdict on another owner", request -> Reply.of(
+                        423, with(with(request.grant(), "kind", "contended"), "owner_hash", "0".repeat(32)))),
                 new Lie("silence", request -> null));
     }
 
@@ -122,16 +128,9 @@ class LyingServerTest {
 
     @Test
     void aRenewalThatNamesAnotherLeaseRenewsNothing() throws Exception {
-        Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofMillis(1500)));
-        server.tell(request -> {
-            Map<?, ?> entry = (Map<?, ?>) ((List<?>) request.body().get("leases")).get(0);
-            Map<String, Object> kept = new Request("", entry).grant();
-            kept.put("verdict", "kept");
-            kept.put("status", 200);
-            kept.put("key", "report/43");
-            return Reply.of(200, Map.of("leases", List.of(kept)));
-        });
-        LostException loss = lease.lost().get(20, TimeUnit.SECONDS);
+        Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofSeconds(6)));
+        server.tell(request -> request.renewals(kept -> with(kept, "key", "report/43")));
+        LostException loss = lease.lost().get(30, TimeUnit.SECONDS);
         assertEquals(LossReason.EXPIRED, loss.why());
         assertTrue(loss.getCause().getMessage().contains("another claim"), String.valueOf(loss.getCause()));
     }
@@ -149,6 +148,98 @@ class LyingServerTest {
         String late = server.requests().get(0).text("owner");
         assertEquals(late, server.release().text("owner"));
         assertNotEquals(late, lease.claim().owner(), "the next claim has an owner token of its own");
+    }
+
+    @Test
+    void aGrantThatIsOverByTheCalendarClockIsGivenBack() throws InterruptedException {
+        TestClock clock = new TestClock();
+        server.tell(request -> {
+            if (server.requests().size() == 1) {
+                clock.moveWall(Duration.ofHours(1));
+            }
+            return Reply.of(200, request.grant());
+        });
+        try (LeaseholdClient other = LeaseholdClient.builder(server.url()).clock(clock).build()) {
+            Lease lease = other.acquire("report/42");
+            lease.check();
+            String late = server.requests().get(0).text("owner");
+            assertEquals(late, server.release().text("owner"));
+            assertNotEquals(late, lease.claim().owner());
+        }
+    }
+
+    @Test
+    void aGrantIsNoLongerThanItsRequest() {
+        server.tell(request -> Reply.of(
+                200, with(with(with(request.grant(), "ttl_ms", 3_600_000), "remaining_ms", 3_600_000), "waited_ms", 3_600_000)));
+        Lease lease = client.acquire("report/42");
+        assertEquals(Duration.ofSeconds(30), lease.ttl());
+        // What the server may have waited is part of the time that has passed.
+        assertTrue(lease.remaining().compareTo(Duration.ofSeconds(30)) < 0, lease.remaining().toString());
+        lease.close();
+    }
+
+    @Test
+    void aGrantIsNotBelievedWhileAnotherRequestMeetsAnotherStore() throws Exception {
+        client.tryAcquire("report/1").orElseThrow();
+        CountDownLatch isAsked = new CountDownLatch(1);
+        CountDownLatch metAnother = new CountDownLatch(1);
+        server.tell(request -> {
+            if (!request.isAcquire()) {
+                return Reply.of(200, Map.of()).with("Leasehold-Store", "store-b");
+            }
+            isAsked.countDown();
+            metAnother.await();
+            return Reply.of(200, request.grant());
+        });
+        CompletableFuture<UnavailableException> tried = CompletableFuture.supplyAsync(
+                () -> assertThrows(UnavailableException.class, () -> client.tryAcquire("report/42")));
+        isAsked.await();
+        assertThrows(UnavailableException.class, () -> client.resource("report/42"));
+        metAnother.countDown();
+        assertEquals(Effect.UNKNOWN, tried.get(30, TimeUnit.SECONDS).effect());
+        assertTrue(server.release().body().containsKey("bury_ms"));
+    }
+
+    @Test
+    void anOrderForAnotherResourceIsNotBelieved() {
+        server.tell(request -> Reply.of(200, Map.of("verdict", "done", "resource", "report/43", "key", "report/43")));
+        Order order = Order.evictForeign("report/42", "0123456789abcdef", "it hangs");
+        assertThrows(UnavailableException.class, () -> client.order(order));
+        assertEquals("0123456789abcdef", server.requests().get(0).text("value_hash"));
+        server.tell(request -> Reply.of(200, Map.of("verdict", "done", "resource", "report/42", "key", "report/42")));
+        client.order(order);
+    }
+
+    @Test
+    void theLockOfAnotherProgramIsShown() {
+        Map<String, Object> lock = Map.of("key", "lock:report", "form", "a string", "value_hash", "0123456789abcdef", "remaining_ms", 5000);
+        server.tell(request -> Reply.of(423, with(request.refusal("contended"), "foreign", lock)));
+        BusyException busy = assertThrows(
+                BusyException.class, () -> client.acquire("report/42", LeaseOptions.defaults().waitAtMost(Duration.ZERO)));
+        ForeignLock foreign = busy.foreign().orElseThrow();
+        assertEquals("0123456789abcdef", foreign.valueHash());
+        assertEquals(Duration.ofSeconds(5), foreign.remaining().orElseThrow());
+        assertTrue(busy.holders().isEmpty());
+    }
+
+    @Test
+    void aTextOfTheServerIsOneLineWithoutEscapeSequences() {
+        String evil = "first\nsecond \u001b[31m\u009b31m\u202e red" + "x".repeat(5000);
+        server.tell(request -> Reply.of(403, with(with(request.refusal("denied"), "detail", evil), "hint", "a\rb")));
+        DeniedException denied = assertThrows(DeniedException.class, () -> client.tryAcquire("report/42"));
+        assertTrue(denied.getMessage().startsWith("report/42: first second"), denied.getMessage());
+        assertTrue(denied.getMessage().chars().noneMatch(c -> Character.isISOControl(c) || c == 0x202e));
+        assertTrue(denied.getMessage().length() < 2000);
+    }
+
+    @Test
+    void optionsAreSent() {
+        LeaseOptions options = LeaseOptions.defaults().level("quorum").tokenAbove(6);
+        client.acquire("report/42", options).close();
+        Request asked = server.requests().get(0);
+        assertEquals("quorum", asked.text("level"));
+        assertTrue(asked.body().containsValue("6") || asked.body().containsValue(6L), asked.body().keySet().toString());
     }
 
     @Test

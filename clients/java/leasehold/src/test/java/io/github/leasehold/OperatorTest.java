@@ -19,7 +19,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** A server with access tokens, and an operator. */
 @Timeout(90)
 class OperatorTest {
-    private static final LeaseOptions SHORT = LeaseOptions.defaults().ttl(Duration.ofSeconds(3)).waitAtMost(Duration.ZERO);
+    private static final LeaseOptions SHORT = LeaseOptions.defaults().ttl(Duration.ofSeconds(6)).waitAtMost(Duration.ZERO);
 
     @TempDir
     Path folder;
@@ -40,9 +40,15 @@ class OperatorTest {
 
     @AfterEach
     void stop() {
-        app.close();
-        ops.close();
-        server.close();
+        // Also after a start that failed in the middle.
+        for (LeaseholdClient client : new LeaseholdClient[] {app, ops}) {
+            if (client != null) {
+                client.close();
+            }
+        }
+        if (server != null) {
+            server.close();
+        }
     }
 
     @Test

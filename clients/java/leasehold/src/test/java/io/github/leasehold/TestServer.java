@@ -7,21 +7,24 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.List;
-import java.util.stream.Stream;
 
 /**
  * A real {@code leasehold serve} over a SQLite file of its own. The program is that of the system property {@code leasehold.program}, or of
  * the environment variable {@code LEASEHOLD_PROGRAM}, or {@code target/debug/leasehold} of the repository.
  */
 public final class TestServer implements AutoCloseable {
-    private final Path folder;
+    /**
+     * Runs the server until standard input ends, which it does when this JVM dies, however it dies. Then the folder is removed. The shell closes
+     * its own standard output, so that ours ends if the server does not start.
+     */
+    private static final String WATCH =
+            "folder=$1; shift; \"$@\" </dev/null & server=$!; exec >/dev/null; cat; kill -9 $server; wait $server; rm -rf \"$folder\"";
+
     private final Process process;
     private final String url;
 
-    private TestServer(Path folder, Process process, String url) {
-        this.folder = folder;
+    private TestServer(Process process, String url) {
         this.process = process;
         this.url = url;
     }
@@ -49,11 +52,18 @@ public final class TestServer implements AutoCloseable {
         return token;
     }
 
+    /** In memory, if there is such a place: a busy disk delays commits by seconds. */
+    private static Path newFolder() throws IOException {
+        Path memory = Path.of("/dev/shm");
+        return Files.isWritable(memory) ? Files.createTempDirectory(memory, "leasehold-java") : Files.createTempDirectory("leasehold-java");
+    }
+
     /** Starts a server on a free port. */
     public static TestServer start(String... more) {
         try {
-            Path folder = Files.createTempDirectory("leasehold-java");
-            List<String> command = new ArrayList<>(List.of(
+            Path folder = newFolder();
+            List<String> command = new ArrayList<>(List.of("sh", "-c", WATCH, "sh", folder.toString()));
+            command.addAll(List.of(
                     program().toString(), "--store", "sqlite:" + folder.resolve("leases.db"), "--json", "serve", "--listen", "127.0.0.1:0"));
             command.addAll(List.of(more));
             Process process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
@@ -62,7 +72,7 @@ public final class TestServer implements AutoCloseable {
             if (line == null) {
                 throw new IllegalStateException("the server did not start");
             }
-            return new TestServer(folder, process, Doc.read(line.getBytes(StandardCharsets.UTF_8)).text("listening"));
+            return new TestServer(process, Doc.read(line.getBytes(StandardCharsets.UTF_8)).text("listening"));
         } catch (IOException error) {
             throw new IllegalStateException("the server cannot be started", error);
         }
@@ -76,13 +86,11 @@ public final class TestServer implements AutoCloseable {
     /** Kills it, and removes its store. */
     @Override
     public void close() {
-        process.destroyForcibly().onExit().join();
-        try (Stream<Path> files = Files.walk(folder)) {
-            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
-                Files.deleteIfExists(file);
-            }
+        try {
+            process.getOutputStream().close();
         } catch (IOException error) {
-            throw new IllegalStateException("the folder of the test cannot be removed", error);
+            throw new IllegalStateException("the server cannot be stopped", error);
         }
+        process.onExit().join();
     }
 }

@@ -67,4 +67,23 @@ class TimesTest {
         assertEquals(after, before.laterOf(after));
         assertEquals(after.stopAt(), after.laterOf(before).stopAt());
     }
+
+    @Test
+    void bothStopsAreOfTheSameAnswer() {
+        Times fast = new Times(10, 20, 30, 1_000_000);
+        Times setRight = new Times(20, 40, 60, 40);
+        assertEquals(40, fast.laterOf(setRight).wallStopAt());
+        Times shorter = new Times(20, 15, 25, 1_000_000);
+        assertEquals(40, setRight.laterOf(shorter).wallStopAt(), "nor does an answer with an earlier stop count");
+        assertEquals(LossReason.WALL_CLOCK, setRight.stoppedBy(new Clock.Sent(39, 40)));
+        assertEquals(LossReason.EXPIRED, setRight.stoppedBy(new Clock.Sent(40, 39)));
+        assertEquals(null, setRight.stoppedBy(new Clock.Sent(39, 39)));
+    }
+
+    @Test
+    void aGrantIsNoLongerThanItsRequest() {
+        Duration hour = Duration.ofHours(1);
+        Times.Left left = new Times.Left(hour, hour, hour).cappedBy(TTL, Duration.ofSeconds(2));
+        assertEquals(new Times.Left(TTL, TTL, Duration.ofSeconds(2)), left);
+    }
 }

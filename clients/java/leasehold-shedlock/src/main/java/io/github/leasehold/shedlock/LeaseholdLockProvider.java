@@ -1,5 +1,6 @@
 package io.github.leasehold.shedlock;
 
+import io.github.leasehold.InvalidException;
 import io.github.leasehold.Lease;
 import io.github.leasehold.LeaseOptions;
 import io.github.leasehold.LeaseholdClient;
@@ -67,6 +68,8 @@ public final class LeaseholdLockProvider implements ExtensibleLockProvider {
     }
 
     private static final class LeaseLock extends AbstractSimpleLock {
+        private static final System.Logger LOG = System.getLogger("io.github.leasehold.shedlock");
+
         private final Lease lease;
 
         private LeaseLock(LockConfiguration configuration, Lease lease) {
@@ -77,12 +80,16 @@ public final class LeaseholdLockProvider implements ExtensibleLockProvider {
         @Override
         protected void doUnlock() {
             Duration rest = Duration.between(ClockProvider.now(), lockConfiguration.getLockAtLeastUntil());
+            String name = lockConfiguration.getName();
+            // Thrown from here, an error would hide that of the task.
             try {
                 lease.release(rest.isNegative() ? Duration.ZERO : rest);
+            } catch (InvalidException refused) {
+                LOG.log(System.Logger.Level.WARNING, "the lock {0} is not kept for lockAtLeastFor: {1}", name, refused.getMessage());
+                lease.close();
             } catch (LeaseholdException error) {
-                // The release goes on in the background. Thrown from here, this would hide an error of the task.
-                System.getLogger("io.github.leasehold.shedlock")
-                        .log(System.Logger.Level.WARNING, "the lock {0} is not released yet: {1}", lockConfiguration.getName(), error.getMessage());
+                // The release goes on in the background.
+                LOG.log(System.Logger.Level.WARNING, "the lock {0} is not released yet: {1}", name, error.getMessage());
             }
         }
 
