@@ -14,6 +14,8 @@ use tokio::{
     sync::watch,
 };
 
+use crate::server::end;
+
 /// Longer than anything takes on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -185,6 +187,7 @@ impl Drop for Driver {
             let dialogue = lock(&self.dialogue);
             eprintln!("{}\n", dialogue.transcript.join("\n"));
         }
+        end(&mut self.child);
     }
 }
 

@@ -12,6 +12,7 @@ mod stories;
 mod world;
 
 use std::{
+    collections::BTreeSet,
     env,
     process::{Command, ExitCode},
     sync::Arc,
@@ -32,6 +33,8 @@ const USAGE: &str = "\
 leasehold-stories --driver COMMAND [OPTIONS] [STORY]
 
   --driver COMMAND    starts the driver of the client; words are separated by spaces
+  --cannot ABILITIES  what the driver may lack, separated by commas [default: anything]. With it, a driver that lacks something else, or
+                      lacks less, fails
   --leasehold PROGRAM the program whose `serve` is used [default: leasehold beside this program]
   --show              print the dialogue of every story
   and those of a test program: --list, --exact, --test-threads N
@@ -48,7 +51,7 @@ leasehold-stories --postgres COMMAND [ARG…]
 /// The longest that a story may take.
 const STORY_TIMEOUT: Duration = Duration::from_secs(120);
 /// So many stories run at the same time: they mostly wait.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 6;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -70,8 +73,28 @@ fn main() -> ExitCode {
 fn tell_stories(subject: Subject, arguments: &Arguments) -> ExitCode {
     let subject = Arc::new(subject);
     let hello = runtime().block_on(async { Driver::start(&subject.driver, &[], false).hello().await });
+    if let Err(why) = check_abilities(&hello, subject.cannot.as_deref()) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
     let trials = STORIES.iter().map(|story| trial(*story, &subject, &hello)).collect();
     libtest_mimic::run(arguments, trials).exit_code()
+}
+
+/// Stories that a driver cannot take part in are ignored. So a driver that lacks something for a new reason would pass with fewer stories.
+fn check_abilities(hello: &Value, expected: Option<&[String]>) -> Result<(), String> {
+    let Some(expected) = expected else { return Ok(()) };
+    let expected: BTreeSet<&str> = expected.iter().map(String::as_str).collect();
+    let lacking = hello["cannot"].as_object();
+    let lacking: BTreeSet<&str> =
+        lacking.iter().flat_map(|lacking| lacking.keys()).map(String::as_str).collect();
+    if lacking == expected {
+        return Ok(());
+    }
+    Err(format!(
+        "the driver should lack {expected:?} and says that it lacks {lacking:?}: {}",
+        hello["cannot"]
+    ))
 }
 
 /// Runs a command that tests the checking side of a client in a database.
@@ -104,11 +127,17 @@ struct Told {
 
 fn read_arguments(args: impl Iterator<Item = String>) -> Result<Told, String> {
     let beside = env::current_exe().ok().and_then(|path| Some(path.parent()?.join("leasehold")));
-    let mut subject = Subject { driver: Vec::new(), leasehold: beside.unwrap_or_default(), shows: false };
+    let mut subject =
+        Subject { driver: Vec::new(), leasehold: beside.unwrap_or_default(), shows: false, cannot: None };
     let (mut program, mut rest, mut args) = (None, Vec::new(), args);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
+            "--cannot" => {
+                let abilities = value()?;
+                let abilities = abilities.split(',').filter(|ability| !ability.is_empty());
+                subject.cannot = Some(abilities.map(str::to_owned).collect());
+            }
             "--driver" => subject.driver = words(&value()?),
             "--program" => program = Some(words(&value()?)),
             "--leasehold" => subject.leasehold = value()?.into(),
@@ -141,8 +170,8 @@ fn trial(story: Story, subject: &Arc<Subject>, hello: &Value) -> Trial {
     };
     let tell = move || {
         runtime().block_on(async {
-            let world = World::new(&subject, story.needs).await;
-            let told = tokio::time::timeout(STORY_TIMEOUT, (story.tell)(world)).await;
+            let told = async { (story.tell)(World::new(&subject, story.needs).await).await };
+            let told = tokio::time::timeout(STORY_TIMEOUT, told).await;
             told.map_err(|_| format!("the story took longer than {STORY_TIMEOUT:?}").into())
         })
     };

@@ -7,9 +7,16 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinHandle,
+};
 
 use crate::driver::PATIENCE;
+
+/// The longest wait that the server takes.
+const WAIT_MS_MAX: u64 = 60_000;
 
 /// Somebody else, who wants the same resources and is never disturbed.
 #[derive(Clone, Debug)]
@@ -67,7 +74,7 @@ impl Rival {
     /// Waits in the queue until it is granted, in the background.
     pub(crate) fn acquire(&self, resource: &str) -> JoinHandle<Reply> {
         let (rival, mut claim) = (self.clone(), self.claim(resource));
-        claim["wait_ms"] = json!(PATIENCE.as_millis() as u64);
+        claim["wait_ms"] = json!(WAIT_MS_MAX);
         tokio::spawn(async move { rival.post("/v1/acquire", claim).await })
     }
 
@@ -118,6 +125,45 @@ impl Rival {
             assert!(Instant::now() < ends_at, "{count} claims should hold {resource}: {holders:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// How many requests the server counts on this route.
+    pub(crate) async fn requests(&self, route: &str) -> u64 {
+        self.metric(&format!("leasehold_http_requests_total{{route=\"{route}\"")).await
+    }
+
+    /// The sum of the metrics that begin with this.
+    async fn metric(&self, start: &str) -> u64 {
+        let metrics = self.get("/metrics").await;
+        let lines =
+            metrics.as_str().expect("metrics are text").lines().filter(|line| line.starts_with(start));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
+    /// Waits until the sum of the metrics that begin with this is as wanted.
+    pub(crate) async fn await_metric(&self, start: &str, is_wanted: impl Fn(u64) -> bool) {
+        let ends_at = Instant::now() + PATIENCE;
+        loop {
+            let value = self.metric(start).await;
+            if is_wanted(value) {
+                return;
+            }
+            assert!(Instant::now() < ends_at, "{start} stays {value}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Sends the head of a request. The server waits for the body until this is dropped.
+    pub(crate) async fn begin_request(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.expect("the server is there");
+        let head = "POST /v1/renew HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\
+                    expect: 100-continue\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.expect("the server reads");
+        // Without this the server may begin to drain before it has read the head.
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("the server asks for the body");
+        assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 100");
+        stream
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {

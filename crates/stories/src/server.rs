@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,6 +12,8 @@ use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
 };
+
+use crate::driver::PATIENCE;
 
 /// How a server is started.
 #[derive(Clone, Debug)]
@@ -55,7 +58,9 @@ impl Server {
         let mut process = command.spawn().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
         let mut stdout = BufReader::new(process.stdout.take().expect("it is piped"));
         let mut line = String::new();
-        stdout.read_line(&mut line).await.expect("a pipe can be read");
+        let read = tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await;
+        read.unwrap_or_else(|_| panic!("the server did not say where it listens in {PATIENCE:?}"))
+            .expect("a pipe can be read");
         // {"level":"database","listening":"http://127.0.0.1:34567","store":"sqlite:…"}
         let said: Value = serde_json::from_str(&line).unwrap_or_default();
         let port = said["listening"].as_str().and_then(|url| url.rsplit(':').next()?.parse().ok());
@@ -77,6 +82,20 @@ impl Server {
     /// Waits until it has ended.
     pub(crate) async fn ended(mut self) {
         self.process.wait().await.expect("it can be waited for");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        end(&mut self.process);
+    }
+}
+
+/// Kills a process and waits for its end, so that it writes nothing to the folder of the story while that is removed.
+pub(crate) fn end(process: &mut Child) {
+    drop(process.start_kill());
+    while let Ok(None) = process.try_wait() {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Subject {
     pub(crate) leasehold: PathBuf,
     /// Print the dialogue of every story.
     pub(crate) shows: bool,
+    /// What the driver must say that it cannot do, if that is checked.
+    pub(crate) cannot: Option<Vec<String>>,
 }
 
 /// What a story needs besides a server over SQLite.
@@ -131,6 +133,11 @@ impl World {
 
     pub(crate) fn tokens(&self) -> &Tokens {
         self.tokens.as_ref().expect("the story needs tokens, and says so")
+    }
+
+    /// Ends the proxy: its connections are reset, and new ones are refused. Returns its port.
+    pub(crate) fn end_proxy(&mut self) -> u16 {
+        self.proxy.take().expect("the story needs a proxy, and says so").port()
     }
 
     /// A path in the folder of the story.

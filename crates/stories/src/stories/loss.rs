@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::proxy::Direction;
 use serde_json::json;
 
-use super::{LONG, SHORT};
+use super::LONG;
 use crate::world::{World, acquire, until, with};
 
-/// A ttl with a second between the stop and the end, for the stories that compare the clocks of two processes.
-const TTL: Duration = Duration::from_secs(6);
+/// A ttl with two seconds between the stop and the end, for the stories that compare the clocks of two processes.
+const TTL: Duration = Duration::from_secs(12);
 
 /// The client is cut off from the server. It tells its program by the clock, before anybody else can be granted.
 pub(super) async fn told_when_cut_off(mut world: World) {
@@ -51,7 +51,8 @@ pub(super) async fn told_when_answers_are_lost(mut world: World) {
 
 /// An operator evicts the holder. The client learns of it with its next renewal, and tells its program.
 pub(super) async fn told_when_evicted(mut world: World) {
-    let answer = world.try_acquire("mine", "report/42", SHORT).await;
+    // Its next renewal comes long before it would be told by the clock.
+    let answer = world.try_acquire("mine", "report/42", Duration::from_secs(15)).await;
     let token = answer.ok()["token"].clone();
     let operator = world.tokens().operator.clone();
     let ops = crate::rival::Rival::new(world.port, Some(operator));
