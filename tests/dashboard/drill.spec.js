@@ -1,14 +1,10 @@
 // It is three in the morning. From the first screen alone: which resource, which holder, and what to do next?
 
-import { execFile, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 
 import { crashed, deadlock, paused, stuckLine } from './lib/incident.js';
+import { Redis } from './lib/redis.js';
 import { PROGRAM, Server } from './lib/server.js';
 import { expect, logIn, stuckRow, test, Watch } from './lib/test.js';
 
@@ -74,63 +70,20 @@ test('an incident: the first screen says which resource, which holder, and the n
   await expect(stuckRow(page, 'deploy/production')).toContainText('asked');
 });
 
-/** Real Redis servers, and a Redlock set of them. */
-class Redis {
-  /** @type {{port: number, child: import('node:child_process').ChildProcess}[]} */
-  nodes = [];
-
-  static async start(count = 5) {
-    const redis = new Redis();
-    redis.folder = await mkdtemp(join(tmpdir(), 'leasehold-redis-'));
-    for (let number = 0; number < count; number += 1) {
-      const port = await freePort();
-      const folder = redis.folder;
-      const child = spawn('redis-server', ['--port', String(port), '--bind', '127.0.0.1', '--dir', folder, '--dbfilename', `${port}.rdb`, '--appendonly', 'yes', '--appendfsync', 'always', '--appenddirname', `aof-${port}`], { stdio: ['ignore', 'pipe', 'ignore'] });
-      let output = '';
-      for await (const data of child.stdout) {
-        output += data;
-        if (output.includes('Ready to accept connections')) break;
-      }
-      child.stdout.resume();
-      redis.nodes.push({ port, child });
-    }
-    return redis;
-  }
-
-  folder = '';
-
-  get url() {
-    return `redlock://${this.nodes.map(({ port }) => `127.0.0.1:${port}`).join(',')}`;
-  }
-
-  async end() {
-    for (const { child } of this.nodes) child.kill('SIGKILL');
-    await rm(this.folder, { recursive: true, force: true, maxRetries: 5 });
-  }
-}
-
-async function freePort() {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = /** @type {import('node:net').AddressInfo} */ (server.address());
-  server.close();
-  await once(server, 'close');
-  return port;
-}
-
 test('a node of a Redlock set is dead: the first screen says so, and the store page says which one', async ({ page, context }) => {
-  const redis = await Redis.start();
-  const server = await (async () => {
-    await run(PROGRAM, ['redlock', 'found', redis.url]);
-    return Server.start({ store: redis.url });
-  })();
-  const watch = new Watch();
-  watch.expect(/console: Failed to load resource: .* status of 401/);
-  await watch.follow(context, () => server.url);
+  const redis = await Redis.start(5);
+  /** @type {Server | undefined} */
+  let server;
   try {
+    await run(PROGRAM, ['redlock', 'found', redis.redlockUrl]);
+    server = await Server.start({ store: redis.redlockUrl });
+    const { url, tokens } = server;
+    const watch = new Watch();
+    watch.expect(/console: Failed to load resource: .* status of 401/);
+    await watch.follow(context, () => url);
     const head = await server.hold({ resource: 'deploy/production', host: 'build-7', pid: 4127, label: 'deploy 12' });
     head.keep();
-    await logIn(page, server, server.tokens.operator);
+    await logIn(page, server, tokens.operator);
     await expect(page.locator('#sentence')).toContainText('Store: ');
     const [dead] = redis.nodes;
     dead.child.kill('SIGKILL');
@@ -140,9 +93,9 @@ test('a node of a Redlock set is dead: the first screen says so, and the store p
     await expect(page.locator('[data-test=quorum]')).toContainText('4 of 5');
     await expect(page.locator('[data-test=finding]').first()).toContainText(`127.0.0.1:${dead.port} does not count`);
     expect((await head.renew()).status, 'leases go on').toBe(200);
+    expect(watch.unexpected().filter((text) => !/net::ERR_/.test(text))).toEqual([]);
   } finally {
-    await server.end();
+    await server?.end();
     await redis.end();
   }
-  expect(watch.unexpected().filter((text) => !/net::ERR_/.test(text))).toEqual([]);
 });

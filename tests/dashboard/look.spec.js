@@ -1,11 +1,7 @@
 // Every page in both themes: for screen readers, on a phone, and without anything that spills over.
 
-import AxeBuilder from '@axe-core/playwright';
-
-import { everything } from './lib/incident.js';
-import { expect, logIn, stuckRow, test } from './lib/test.js';
-
-/** @typedef {import('@playwright/test').Page} Page */
+import { crashed, everything } from './lib/incident.js';
+import { expect, fits, isAccessible, logIn, stuckRow, test, WIDTHS } from './lib/test.js';
 
 // The name of each page, its address, and what shows that it is drawn.
 const PAGES = [
@@ -16,26 +12,12 @@ const PAGES = [
   ['jobs', '#/jobs', 'main section'],
   ['audit', '#/audit', 'main tbody tr'],
 ];
-const WIDTHS = [360, 768, 1280];
-
-/** @param {Page} page @param {string} where */
-async function isAccessible(page, where) {
-  const { violations } = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
-  const said = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join('; ')}`);
-  expect(said, where).toEqual([]);
-}
-
-/** @param {Page} page @param {string} where */
-async function fits(page, where) {
-  const [width, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
-  expect(width, `the width of ${where}`).toBeLessThanOrEqual(room);
-}
-
 for (const theme of /** @type {const} */ (['light', 'dark'])) {
   test.describe(theme, () => {
     test.use({ colorScheme: theme });
 
     test(`every page is accessible, and fits a phone, in the ${theme} theme`, async ({ operator: page, server }) => {
+      test.slow();
       await everything(server);
       await expect(stuckRow(page, 'deploy/production')).toBeVisible();
       for (const [name, hash, drawn] of PAGES) {
@@ -69,6 +51,38 @@ for (const theme of /** @type {const} */ (['light', 'dark'])) {
       await expect(page.locator('#action-dialog')).toHaveCount(0);
       await page.keyboard.press('?');
       await isAccessible(page, 'the list of keys');
+      await page.keyboard.press('Escape');
+      for (const order of ['ask', 'pause']) {
+        await page.locator(`[data-test=do-${order}]`).click();
+        await isAccessible(page, `the dialog of ${order}`);
+        await fits(page, `the dialog of ${order}`);
+        await page.keyboard.press('Escape');
+        await expect(page.locator('#action-dialog')).toHaveCount(0);
+      }
+      for (const panel of ['freshness', 'account']) {
+        await page.locator(`#${panel}`).click();
+        await expect(page.locator(`#${panel}-more`)).toBeVisible();
+        await isAccessible(page, `the panel of ${panel}`);
+        await fits(page, `the panel of ${panel}`);
+        await page.keyboard.press('Escape');
+      }
+      await crashed(server);
+      await page.locator('nav a', { hasText: 'Overview' }).click();
+      await page.locator('[data-test=bulk-evict]').click();
+      await expect(page.locator('[data-test=bulk-row]')).toHaveCount(1);
+      await isAccessible(page, 'the dialog of all whose process is gone');
+      await fits(page, 'the dialog of all whose process is gone');
+    });
+
+    test(`what a viewer sees, and a page that is stale, are accessible in the ${theme} theme`, async ({ page, server, watch }) => {
+      watch.expect(/console: Failed to load resource: net::ERR_/);
+      await server.hold({ resource: 'report/1' });
+      await logIn(page, server, server.tokens.viewer, '#/resource?name=report/1');
+      await expect(page.locator('[data-test=read-only]')).toBeVisible();
+      await isAccessible(page, 'what a viewer sees');
+      await server.kill();
+      await expect(page.locator('#banner')).toContainText('does not answer');
+      await isAccessible(page, 'a page that is stale');
     });
   });
 }

@@ -140,3 +140,88 @@ test('all holders whose process is gone are evicted at once, after a look at the
   await expect(page.locator('#gone')).toContainText('export/stock');
   await expect(page.locator('#gone')).not.toContainText('export/orders');
 });
+
+test('an order whose answer is lost may have been carried out, and is not offered again', async ({ operator: page, server, watch }) => {
+  watch.expect(/console: Failed to load resource: net::ERR_/);
+  await server.hold({ resource: 'report/42', label: 'hangs' });
+  await expect(page.locator('#sentence')).toContainText('1 resource is held');
+  await openResource(page, 'report/42');
+  await page.locator('[data-test=holder] [data-test=do-evict-now]').click();
+  // The server carries it out, and the connection breaks before its answer.
+  await page.route('**/v1/orders', async (route) => {
+    await route.fetch();
+    await route.abort();
+  });
+  await confirm(page, 'it hangs');
+  await expect(page.locator('[data-test=effect-unknown]')).toContainText('may have been carried out');
+  await expect(page.locator('#action-confirm')).toHaveCount(0);
+  await page.locator('[data-test=effect-unknown] a').click();
+  await expect(page.locator('dialog')).toHaveCount(0);
+  await expect(page.locator('main h1')).toHaveText('Audit');
+  await expect(page.locator('main tbody tr')).toHaveCount(1);
+  await expect(page.locator('main tbody tr')).toContainText('it hangs');
+});
+
+test('a pause that somebody else has changed meanwhile must be confirmed again', async ({ operator: page, server }) => {
+  await server.hold({ resource: 'gpu/pool', share: { weight: 1, capacity: 3 } });
+  await openResource(page, 'gpu/pool');
+  await page.locator('[data-test=do-pause]').click();
+  const order = { resource: 'gpu/pool', action: 'pause', lasting_ms: 24 * 3_600_000, why: 'the other operator' };
+  expect((await server.ask('POST', '/v1/orders', order)).status).toBe(200);
+  await confirm(page, 'the driver is replaced');
+  await expect(page.locator('[data-test=resource-changed]')).toContainText('It is paused now, for 23 h 59 min more. It was not paused.');
+  expect((await server.audit()).map(({ why }) => why)).toEqual(['the other operator']);
+  await page.locator('#action-confirm').click();
+  await done(page);
+  expect((await server.audit()).map(({ why }) => why)).toEqual(['the driver is replaced', 'the other operator']);
+  // The capacity, too.
+  await page.locator('[data-test=do-resize]').click();
+  expect((await server.ask('POST', '/v1/orders', { resource: 'gpu/pool', action: 'resize', capacity: 7, why: 'the other operator' })).status).toBe(200);
+  await page.locator('#action-capacity').fill('5');
+  await confirm(page, 'two more cards');
+  await expect(page.locator('[data-test=resource-changed]')).toContainText('The capacity is 7 now. It was 3.');
+});
+
+test('holders that are gone are evicted until the server does not answer', async ({ operator: page, server, watch }) => {
+  watch.expect(/console: Failed to load resource: net::ERR_/);
+  const pid = await deadProcess();
+  for (const id of ['customers', 'orders', 'stock']) await server.hold({ resource: `export/${id}`, host: hostname(), pid, label: 'export', ttl_ms: 3_600_000 });
+  await page.locator('[data-test=bulk-evict]').click();
+  const rows = page.locator('[data-test=bulk-row]');
+  await expect(rows).toHaveCount(3);
+  let requests = 0;
+  await page.route('**/v1/orders', async (route) => {
+    requests += 1;
+    if (requests === 1) return route.continue();
+    await route.fetch();
+    await route.abort();
+  });
+  await page.locator('#bulk-reason').fill('the host has crashed');
+  await page.locator('#bulk-confirmation').check();
+  await page.locator('#bulk-confirm').click();
+  await expect(rows.nth(0)).toContainText('evicted');
+  await expect(rows.nth(1)).toContainText('may have been carried out');
+  await expect(rows.nth(2)).toContainText('not sent');
+  expect(await server.audit()).toHaveLength(2);
+});
+
+test('of a shared resource, each holder whose process is gone can be evicted, and no other', async ({ operator: page, server }) => {
+  const pid = await deadProcess();
+  const share = { weight: 1, capacity: 12 };
+  const alive = await server.hold({ resource: 'gpu/pool', host: hostname(), pid: process.pid, label: 'alive', share, ttl_ms: 7_200_000 });
+  for (let number = 1; number <= 7; number += 1) await server.hold({ resource: 'gpu/pool', host: hostname(), pid, label: `crashed ${number}`, share, ttl_ms: 3_600_000 });
+  const row = page.locator('#gone [data-key="gpu/pool"]');
+  await expect(row.locator('[data-test=next-step]')).toContainText('crashed');
+  await expect(row.locator('[data-test=next-step]')).toHaveAttribute('data-step', 'evict_now');
+  await page.locator('[data-test=bulk-evict]').click();
+  const rows = page.locator('[data-test=bulk-row]');
+  await expect(rows).toHaveCount(7);
+  await expect(rows.filter({ hasText: 'alive' })).toHaveCount(0);
+  await page.locator('#bulk-reason').fill('the host has crashed');
+  await page.locator('#bulk-confirmation').check();
+  await page.locator('#bulk-confirm').click();
+  await expect(rows.filter({ hasText: 'evicted' })).toHaveCount(7);
+  await page.locator('#bulk-close').click();
+  await expect(page.locator('#gone')).toHaveCount(0);
+  expect((await alive.renew()).status).toBe(200);
+});

@@ -4,6 +4,7 @@ import { defineConfig } from '@playwright/test';
 
 export default defineConfig({
   testDir: '.',
+  globalSetup: './lib/schedules.js',
   outputDir: process.env.LEASEHOLD_TEST_OUTPUT ?? 'test-results',
   // Far longer than anything takes, so a test that gets here has failed.
   timeout: 90_000,

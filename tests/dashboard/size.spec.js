@@ -10,24 +10,37 @@ const MANY = 10_000;
 /** A page that does not answer for longer than this feels frozen. On a machine that is busy with tests, too. */
 const FROZEN_MS = 1500;
 
-/** The longest time for which the page did nothing else, while `meanwhile` went on. @param {Page} page @param {() => Promise<unknown>} meanwhile */
+/**
+ * The longest time for which the page did nothing else, while `meanwhile` went on. The machine may be busy with other things: an empty
+ * page measures the same, and its longest pause is taken off.
+ * @param {Page} page @param {() => Promise<unknown>} meanwhile
+ */
 async function longestPause(page, meanwhile) {
-  await page.evaluate(() => {
-    const state = /** @type {any} */ (globalThis);
-    let last = performance.now();
-    state.longest = 0;
-    state.timer = setInterval(() => {
-      const now = performance.now();
-      state.longest = Math.max(state.longest, now - last);
-      last = now;
-    }, 10);
-  });
+  const [other] = await Promise.all([page.context().newPage(), page.evaluate(measure)]);
+  await other.evaluate(measure);
   await meanwhile();
-  return page.evaluate(() => {
-    const state = /** @type {any} */ (globalThis);
-    clearInterval(state.timer);
-    return /** @type {number} */ (state.longest);
-  });
+  const [pause, ofMachine] = await Promise.all([page.evaluate(measured), other.evaluate(measured)]);
+  await other.close();
+  return pause - ofMachine;
+}
+
+/** Measures the longest pause between two calls of a timer. */
+function measure() {
+  const state = /** @type {any} */ (globalThis);
+  let last = performance.now();
+  state.longest = 0;
+  state.timer = setInterval(() => {
+    const now = performance.now();
+    state.longest = Math.max(state.longest, now - last);
+    last = now;
+  }, 10);
+}
+
+/** @returns {number} */
+function measured() {
+  const state = /** @type {any} */ (globalThis);
+  clearInterval(state.timer);
+  return state.longest;
 }
 
 test(`${MANY} resources are searched, filtered, sorted and paged, and few of them are in the page`, async ({ operator: page, server }) => {
@@ -49,6 +62,10 @@ test(`${MANY} resources are searched, filtered, sorted and paged, and few of the
     await page.locator('#select-sort').selectOption('name');
     await expect(page.locator('main tbody tr').first()).toContainText('export/00003');
     await page.locator('nav.pages a', { hasText: 'Next' }).click();
+    await expect(page.locator('main tbody tr').first()).toContainText('export/00203');
+    await page.locator('nav.pages a', { hasText: 'Next' }).click();
+    await expect(page.locator('main tbody tr').first()).toContainText('export/00403');
+    await page.locator('nav.pages a', { hasText: 'Page before' }).click();
     await expect(page.locator('main tbody tr').first()).toContainText('export/00203');
     expect(await page.locator('main tbody tr').count()).toBeLessThanOrEqual(200);
   });

@@ -44,3 +44,26 @@ for (const count of [2, 7]) {
     expect(open.size).toBe(1);
   });
 }
+
+test('a hidden browser ends the stream, and still says in its title what is stuck', async ({ page, context, server, watch }) => {
+  test.slow();
+  void watch;
+  const open = streams(context);
+  await logIn(page, server, server.tokens.operator);
+  await isLive(page);
+  expect(open.size).toBe(1);
+  const hide = (/** @type {boolean} */ hidden) =>
+    page.evaluate((is) => {
+      Object.defineProperty(document, 'hidden', { value: is, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange', { bubbles: true }));
+    }, hidden);
+  await hide(true);
+  await expect.poll(() => open.size).toBe(0);
+  (await server.hold({ resource: 'report/1' })).keep();
+  void server.waitFor({ resource: 'report/1' });
+  await expect(page).toHaveTitle(/^\(1 stuck\)/, { timeout: 60_000 });
+  expect(open.size).toBe(0);
+  await hide(false);
+  await expect.poll(() => open.size).toBe(1);
+  await isLive(page);
+});

@@ -7,7 +7,7 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { button, command, fact, holder, holderState, mark, resourceLink, since } from './parts.js';
 import { mayOrder } from './state.js';
-import { count, untrusted, number, span } from './text.js';
+import { count, number, span, untrusted } from './text.js';
 import { holdersOf, marksOf } from './words.js';
 
 /** @typedef {import('./types/api').Item} Item */

@@ -7,7 +7,7 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { button, command, empty, fact, holder, holderState, section, since } from './parts.js';
 import { mayOrder } from './state.js';
-import { count, untrusted, number, quoted, span, visible } from './text.js';
+import { count, number, quoted, span, untrusted, visible } from './text.js';
 
 /** @typedef {import('./types/api').Snapshot} Snapshot */
 /** @typedef {import('./types/api').HeldBy} HeldBy */

@@ -5,7 +5,7 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { command, empty, holder, holderState, linkTo, resourceLink, row, section, since, table } from './parts.js';
 import { onForget } from './state.js';
-import { count, untrusted, number, when, ZONE } from './text.js';
+import { count, number, untrusted, when, ZONE } from './text.js';
 
 /** @typedef {import('./types/api').Jobs} Jobs */
 /** @typedef {import('./types/api').Schedule} Schedule */
@@ -69,7 +69,7 @@ function schedules(all) {
       empty(
         'No schedule is known.',
         h('p', { key: 'how' }, 'A schedule runs a command on exactly one of the hosts that have it:'),
-        command("leasehold cron nightly --schedule '0 2 * * *' -- ./report", 'that runs a schedule'),
+        command("leasehold cron '0 2 * * *' nightly ./report", 'that runs a schedule'),
       ),
     );
   // What needs somebody is first.

@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { ageMs, readOnlyBecause, state } from './state.js';
-import { untrusted, span, visible, when } from './text.js';
+import { span, untrusted, visible, when } from './text.js';
 
 /** What a sample cannot show. */
 export const SAMPLING = 'A change that starts and ends between two samples is not shown.';

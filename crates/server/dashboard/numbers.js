@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 import { icon } from './icons.js';
 import { section } from './parts.js';
-import { count, untrusted, number, when } from './text.js';
+import { count, number, untrusted, when } from './text.js';
 import { storeSentence } from './words.js';
 
 /** @typedef {import('./types/api').Overview} Overview */

@@ -4,7 +4,7 @@ import { age, countdown } from './clock.js';
 import { copyText } from './copy.js';
 import { h } from './dom.js';
 import { icon } from './icons.js';
-import { untrusted, hasHidden, visible } from './text.js';
+import { hasHidden, untrusted, visible } from './text.js';
 import { isEnding, stateOf } from './words.js';
 
 /** @typedef {import('./types/api').HeldBy} HeldBy */

@@ -13,7 +13,7 @@ import { changed, forgetCaller, isStale, staleAfterMs, state } from './state.js'
 const APART_MS = 1000;
 const WITHOUT_STREAM_MS = 5000;
 const LOST_MS = 3000;
-const HIDDEN_MS = 30_000;
+const HIDDEN_MS = 20_000;
 
 /** @type {Load} */
 let load = async () => {};

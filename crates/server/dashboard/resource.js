@@ -11,7 +11,7 @@ import { holdersSection, queueSection } from './holders.js';
 import { icon } from './icons.js';
 import { box, button, command, fact, holder, mark, nameOf, section } from './parts.js';
 import { onForget, readOnlyBecause, state } from './state.js';
-import { count, untrusted, number, quoted, visible } from './text.js';
+import { count, number, quoted, untrusted, visible } from './text.js';
 import { AUDIT_SHOWN, auditList, timeline } from './timeline.js';
 import { holdersOf, marksOf, modeOf } from './words.js';
 

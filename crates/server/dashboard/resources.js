@@ -7,7 +7,7 @@ import { empty, firstCommand, mark, resourceLink, row, since, table } from './pa
 import { go } from './route.js';
 import { onForget, state } from './state.js';
 import { keepOrder } from './keep_order.js';
-import { count, untrusted, number } from './text.js';
+import { count, number, untrusted } from './text.js';
 import { marksOf, modeOf } from './words.js';
 
 /** @typedef {import('./types/api').Overview} Overview */

@@ -5,7 +5,7 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { fact, row, section, table } from './parts.js';
 import { onForget, state } from './state.js';
-import { count, formatMs, untrusted, number } from './text.js';
+import { count, formatMs, number, untrusted } from './text.js';
 
 /** @typedef {import('./types/api').Store} Store */
 

@@ -4,7 +4,7 @@ import { h } from './dom.js';
 import { icon } from './icons.js';
 import { SAMPLING } from './notices.js';
 import { holder, section } from './parts.js';
-import { formatMs, untrusted, number, when } from './text.js';
+import { formatMs, number, untrusted, when } from './text.js';
 import { changeWords } from './words.js';
 
 /** @typedef {import('./types/api').Timeline} Timeline */

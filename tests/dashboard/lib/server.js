@@ -10,13 +10,16 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
+import { nextPort, start } from './process.js';
+
 const run = promisify(execFile);
+const ATTEMPTS = 5;
 
 /** The program: what `cargo xtask test` has built. */
 export const PROGRAM = process.env.LEASEHOLD_PROGRAM ?? fileURLToPath(new URL('../../../target/debug/leasehold', import.meta.url));
 
 /** The environment of the program: no store, tokens or settings of the person who runs the tests. @param {string} folder */
-function environment(folder) {
+export function environment(folder) {
   const kept = Object.entries(process.env).filter(([name]) => !name.startsWith('LEASEHOLD_'));
   return { ...Object.fromEntries(kept), HOME: folder, XDG_CONFIG_HOME: folder, LEASEHOLD_DIR: folder, TMPDIR: folder };
 }
@@ -50,12 +53,28 @@ export class Server {
   /** A server with a tokens file, in a folder of its own. @param {Settings} [settings] */
   static async start(settings = {}) {
     const server = new Server(await mkdtemp(join(tmpdir(), 'leasehold-dashboard-')), settings);
-    if (!settings.demo) {
-      server.tokens.operator = await server.newToken('ops', ['client', 'operator']);
-      server.tokens.viewer = await server.newToken('guest', ['viewer']);
+    try {
+      if (!settings.demo) {
+        server.tokens.operator = await server.newToken('ops', ['client', 'operator']);
+        server.tokens.viewer = await server.newToken('guest', ['viewer']);
+      }
+      await server.beginSomewhere();
+    } catch (error) {
+      await server.end();
+      throw error;
     }
-    await server.begin('127.0.0.1:0');
     return server;
+  }
+
+  async beginSomewhere() {
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return await this.begin(`127.0.0.1:${nextPort()}`);
+      } catch (error) {
+        // Another program may have the port.
+        if (attempt === ATTEMPTS) throw error;
+      }
+    }
   }
 
   /** @param {string} name @param {string[]} roles @param {string[]} more */
@@ -72,7 +91,7 @@ export class Server {
 
   /** A program that goes on: `leasehold run …`. @param {string[]} words */
   startBeside(...words) {
-    const child = spawn(PROGRAM, ['--store', this.store, ...words], { env: environment(this.folder), stdio: 'ignore' });
+    const child = start(PROGRAM, ['--store', this.store, ...words], { env: environment(this.folder), stdio: 'ignore' });
     this.beside.push(child);
     return child;
   }
@@ -83,11 +102,11 @@ export class Server {
     const mode = this.settings.demo ? ['--demo'] : ['--tokens', join(this.folder, 'tokens.toml')];
     // Often and soon: nobody wants to wait in a test.
     const options = this.settings.options ?? ['--sample-every', '300ms', '--stuck-after', '2s'];
-    const child = spawn(PROGRAM, ['--json', ...store, 'serve', '--listen', listen, ...mode, ...options], { env: environment(this.folder), stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = start(PROGRAM, ['--json', ...store, 'serve', '--listen', listen, ...mode, ...options], { env: environment(this.folder), stdio: ['ignore', 'pipe', 'pipe'] });
     this.child = child;
     let errors = '';
-    child.stderr.on('data', (data) => (errors = (errors + data).slice(-4000)));
-    const line = await Promise.race([once(createInterface({ input: child.stdout }), 'line').then(([text]) => String(text)), once(child, 'exit').then(() => '')]);
+    child.stderr?.on('data', (data) => (errors = (errors + data).slice(-4000)));
+    const line = await Promise.race([once(createInterface({ input: /** @type {import('node:stream').Readable} */ (child.stdout) }), 'line').then(([text]) => String(text)), once(child, 'exit').then(() => '')]);
     if (!line) throw new Error(`the server did not start: ${errors}`);
     this.url = JSON.parse(line).listening;
   }

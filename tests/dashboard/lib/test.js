@@ -1,6 +1,7 @@
 // What every test has: a server of its own, and a browser that is watched. A violation of the content security policy, a request to
 // another origin, an error in the console or an exception of the page fails the test, wherever it happens.
 
+import AxeBuilder from '@axe-core/playwright';
 import { test as base, expect } from '@playwright/test';
 
 import { Server } from './server.js';
@@ -106,6 +107,22 @@ export async function openResource(page, name) {
 /** The numbers of the newest answers of the page are at hand: it is not at its beginning. @param {Page} page */
 export async function isLive(page) {
   await expect(page.locator('#freshness')).toHaveAttribute('data-state', 'live');
+}
+
+/** A phone, a tablet, a laptop. */
+export const WIDTHS = [360, 768, 1280];
+
+/** Fails with what a screen reader would not understand. @param {Page} page @param {string} where */
+export async function isAccessible(page, where) {
+  const { violations } = await new AxeBuilder({ page }).setLegacyMode(true).analyze();
+  const said = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join('; ')}`);
+  expect(said, where).toEqual([]);
+}
+
+/** Fails if something makes the page wider than the window. @param {Page} page @param {string} where */
+export async function fits(page, where) {
+  const [width, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+  expect(width, `the width of ${where}`).toBeLessThanOrEqual(room);
 }
 
 export { expect };
