@@ -8,7 +8,7 @@
 //! | [`acquire`], [`renew`], [`release`], [`wait`], [`orders`] | the request, the reply, and their conversions, of one `POST` route each |
 //! | [`inspect`] | the `GET` routes: resource, resources, audit, leaks |
 //! | [`overview`], [`events`], [`timeline`] | what a server has sampled, and the changes that it saw |
-//! | [`deadlocks`], [`jobs`], [`store`] | who waits for whom; schedules and elections; how the store does |
+//! | [`deadlocks`], [`jobs`], [`store`] | processes that wait for each other; schedules and elections; the health of the store |
 //! | [`login`] | the token of a person, kept by their browser |
 //! | [`info`] | what the server and its store are and promise |
 //! | [`terraform`] | locks of Terraform and OpenTofu |

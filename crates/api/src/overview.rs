@@ -157,7 +157,7 @@ pub struct OverviewReply {
     pub rates: RatesBody,
     /// The kinds with the most resources: at most 100. Without what only stays closed after a release.
     pub kinds: Vec<KindBody>,
-    /// How the store does.
+    /// The health of the store.
     pub store: StoreSummary,
     /// The longest wait.
     pub oldest_wait: Option<OldestBody>,
@@ -241,11 +241,11 @@ pub struct KindBody {
     pub stuck: u64,
 }
 
-/// How the store does: a part of `GET /v1/store`.
+/// The health of the store: a part of `GET /v1/store`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct StoreSummary {
-    /// How it does now.
+    /// Its state now.
     pub state: StoreState,
     /// The same for people: `redis, healthy`.
     pub sentence: String,

@@ -60,7 +60,7 @@ kinds! {
         Some("stop the work, then acquire again with a new owner token");
     Mismatch "mismatch" 409 "Other claims use the resource with another capacity" None;
     NotThatOne "not_that_one" 412 "The grant that the command names is gone"
-        Some("look at the resource again, and send the token that it has now");
+        Some("read the resource again, and send the token that it has now");
     StaleToken "stale_token" 412 "A higher token has been seen" None;
     TokenRequired "token_required" 428 "The command does not say which grant it means"
         Some("send the token of the holder that you mean, or \"any\":true");

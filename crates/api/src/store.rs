@@ -1,4 +1,4 @@
-//! `GET /v1/store`: how the store does, by its calls and by its servers.
+//! `GET /v1/store`: the health of the store, by its calls and by its servers.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct StoreReply {
     pub level: LevelBody,
     /// Why it is at that level.
     pub because: String,
-    /// How it does now.
+    /// Its state now.
     pub state: StoreState,
     /// The same for people: `redis, healthy`.
     pub sentence: String,
@@ -28,7 +28,7 @@ pub struct StoreReply {
     pub findings: Vec<FindingBody>,
 }
 
-/// How a store does.
+/// The state of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -79,12 +79,12 @@ pub struct CallsBody {
 pub struct NodeBody {
     /// Its address without secrets; or `node 1`, for callers who may not see it.
     pub name: String,
-    /// Whether it counts now: it answers, and of a quorum it has a vote.
+    /// Whether it is up: it answers, and in a quorum it has a vote.
     pub counts: bool,
-    /// It does not count by design, and nothing is wrong with it: a standby, a learner, an observer.
+    /// `counts` is false by design, and nothing is wrong with it: a standby, a learner, an observer.
     #[serde(default)]
     pub stands_by: bool,
-    /// Why it does not count.
+    /// Why `counts` is false.
     pub why: Option<String>,
     /// How long its answer took.
     pub round_trip_ms: Option<f64>,
@@ -98,7 +98,7 @@ pub struct NodeBody {
 pub struct QuorumBody {
     /// All of its servers.
     pub nodes: u32,
-    /// Those that count now.
+    /// Those with `counts`.
     pub up: u32,
     /// A majority.
     pub needed: u32,

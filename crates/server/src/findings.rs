@@ -8,7 +8,7 @@ use leasehold_support::text::span;
 
 use crate::store_health::Health;
 
-/// Clocks that differ by more are worth a look.
+/// Clocks that differ by more are a finding.
 const CLOCKS_DIFFER_MS: f64 = 500.0;
 /// A call that takes longer is slow.
 const SLOW_MS: f64 = 1000.0;

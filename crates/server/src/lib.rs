@@ -19,7 +19,7 @@
 //! | `file_state` | whether a file has changed: tokens, certificates |
 //! | `sampler` | takes samples of all resources, for the overview and for events |
 //! | `next_steps` | what can be done about a resource that needs attention |
-//! | `store_health`, `findings` | how the store and its servers do, and what is worth knowing of it |
+//! | `store_health`, `findings` | the health of the store and its servers, and what is wrong with it |
 //! | `jobs`, `audit_trail` | the records of jobs on a schedule; operators' commands about one resource |
 //! | `metrics` | what the server counts |
 //! | `access` | who the caller is and what it may do: tokens, roles, namespaces, rates |

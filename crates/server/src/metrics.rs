@@ -82,7 +82,7 @@ impl Histogram {
     }
 }
 
-/// What is not counted but looked at.
+/// What is not counted, but measured when metrics are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gauges {
     pub(crate) waiting: usize,

@@ -96,7 +96,7 @@ pub(crate) fn steps(facts: &Facts<'_>) -> Steps {
     }
     if facts.snapshot.unreadable.is_some() {
         let step =
-            inspect(facts, "Its data in the store cannot be read: look at what was found there.", "show");
+            inspect(facts, "Its data in the store cannot be read. See what is stored there.", "show");
         return Steps { next: Some(step.clone()), all: vec![step] };
     }
     let mut all: Vec<StepBody> = Vec::new();

@@ -1,4 +1,4 @@
-//! How the store does: what its servers say, asked at most once in five seconds for any number of pages.
+//! The health of the store: what its servers say, asked at most once in five seconds for any number of pages.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -37,7 +37,7 @@ struct Known {
     failed: Option<String>,
 }
 
-/// How the store does, as far as is known.
+/// The health of the store, as far as is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     pub(crate) state: StoreState,
@@ -116,7 +116,7 @@ fn quorum(nodes: &[NodeStatus], level: Guarantee) -> Option<QuorumBody> {
         .then(|| QuorumBody::of(count(nodes.len()), count(nodes.iter().filter(|node| node.counts).count())))
 }
 
-/// How the store does, and why it is not healthy.
+/// The state of the store, and why it is not healthy.
 fn judge(
     nodes: Option<&[NodeStatus]>,
     quorum: Option<QuorumBody>,

@@ -29,7 +29,7 @@ pub(super) fn introduction() -> String {
 pub(super) fn tags() -> Value {
     json!([
         {"name": "leases", "description": "Acquire, renew, release and wait."},
-        {"name": "look", "description": "See resources and what operators did."},
+        {"name": "read", "description": "Read resources, what operators did, and the health of the store."},
         {"name": "operate", "description": "Commands of operators."},
         {"name": "terraform", "description": "Locks of Terraform and OpenTofu."},
         {"name": "server", "description": "The server itself."},

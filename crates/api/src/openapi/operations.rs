@@ -216,9 +216,9 @@ fn snapshot() -> Value {
 fn resource(schemas: &mut Schemas) -> Operation {
     Operation::get(routes::RESOURCE, "resource")
         .about(
-            "look",
-            "Look at one resource",
-            "Either `name` or `key` names it. With `cursor` and `wait_ms`, it waits for a change: this is how observers look.",
+            "read",
+            "Read one resource",
+            "Either `name` or `key` names it. With `cursor` and `wait_ms`, it waits for a change, as observers do.",
         )
         .role("viewer")
         .query(schemas.query::<ResourceQuery>())
@@ -229,7 +229,7 @@ fn resource(schemas: &mut Schemas) -> Operation {
 fn resources(schemas: &mut Schemas) -> Operation {
     Operation::get(routes::RESOURCES, "resources")
         .about(
-            "look",
+            "read",
             "List resources",
             "Straight from the store, in key order, without those that the caller may not see.",
         )
@@ -251,9 +251,9 @@ fn audit(schemas: &mut Schemas) -> Operation {
     });
     Operation::get(routes::AUDIT, "audit")
         .about(
-            "look",
+            "read",
             "List what operators did",
-            "Newest first, without resources that the caller may not see.",
+            "Newest first, without resources that the caller may not see. With `key`, those about one resource.",
         )
         .role("viewer")
         .query(schemas.query::<AuditQuery>())
@@ -355,7 +355,7 @@ fn events(schemas: &mut Schemas) -> Operation {
             "operate",
             "Follow changes of all resources",
             "Server-sent events, from the samples of this server: `change`, `resync` (changes may be missing: read the overview \
-             again), `sampled` (the server has looked at the store), `draining` (the stream ends). A comment every 15 s keeps the connection open.",
+             again), `sampled` (the server has taken a sample), `draining` (the stream ends). A comment every 15 s keeps the connection open.",
         )
         .role("viewer")
         .query(vec![last])
@@ -374,8 +374,8 @@ fn timeline(schemas: &mut Schemas) -> Operation {
     });
     Operation::get(routes::TIMELINE, "timeline")
         .about(
-            "look",
-            "See what happened to one resource",
+            "read",
+            "Read what happened to one resource",
             "The changes that this server has seen and remembers, and operators' commands. At most 500 of each. Either `name` or `key` \
              names the resource.",
         )
@@ -401,8 +401,8 @@ fn deadlocks(schemas: &mut Schemas) -> Operation {
     }]});
     Operation::get(routes::DEADLOCKS, "deadlocks")
         .about(
-            "look",
-            "See who waits for whom in a circle",
+            "read",
+            "List processes that wait for each other",
             "In the newest sample of this server. A process is known by its host, its pid and the subject of its token, so a deadlock is \
              only possible. Only those whose resources the caller may all see.",
         )
@@ -424,8 +424,8 @@ fn jobs(schemas: &mut Schemas) -> Operation {
     });
     Operation::get(routes::JOBS, "jobs")
         .about(
-            "look",
-            "See jobs on a schedule, and who leads",
+            "read",
+            "List jobs on a schedule, and leaders",
             "The jobs that `leasehold cron` and the library keep records of, and the holders that have published a note, as the leader of \
              an election does.",
         )
@@ -442,7 +442,7 @@ fn jobs(schemas: &mut Schemas) -> Operation {
 fn store(schemas: &mut Schemas) -> Operation {
     let example = json!({
         "backend": "redlock", "level": "quorum", "because": "a majority of independent nodes", "state": "degraded",
-        "sentence": "redlock, degraded: 4 of 5 servers count",
+        "sentence": "redlock, degraded: 4 of 5 servers are up",
         "calls": [{"verb": "acquire", "count": 212, "errors": 0, "p50_ms": 0.6, "p99_ms": 2.4}],
         "nodes": [{"name": "10.0.0.1:6379", "counts": true, "why": null, "round_trip_ms": 0.4, "clock_ahead_ms": -3.1}],
         "quorum": {"nodes": 5, "up": 4, "needed": 3, "margin": 1},
@@ -452,13 +452,13 @@ fn store(schemas: &mut Schemas) -> Operation {
     });
     Operation::get(routes::STORE, "store")
         .about(
-            "look",
-            "See how the store does",
-            "Its calls, its servers and what is worth knowing. It also answers while the store does not. Addresses of servers are shown to \
+            "read",
+            "Read the health of the store",
+            "Its calls, its servers and what is worth knowing. It answers also while the store does not. Addresses of servers are shown to \
              operators whose token is for all namespaces and kinds; others see `node 1`.",
         )
         .role("viewer")
-        .reply(200, "How it does.", &schemas.reply::<StoreReply>(), &example)
+        .reply(200, "The health of the store.", &schemas.reply::<StoreReply>(), &example)
 }
 
 fn info(schemas: &mut Schemas) -> Operation {

@@ -7,7 +7,7 @@ pub enum Role {
     Viewer,
     /// Acquire, renew, release, wait.
     Client,
-    /// Order holders to go, pause resources, resize them; look for leaks.
+    /// Order holders to go, pause resources, resize them; list leaks.
     Operator,
 }
 

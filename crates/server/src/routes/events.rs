@@ -39,7 +39,7 @@ pub(crate) fn answer(call: &Call<'_>, headers: &HeaderMap) -> Result<Answer, Pro
     let permit = routes::stream_permit(call)?;
     let last_id = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
     let sampler = &call.shared.sampler;
-    let looked = sampler.follow();
+    let samples = sampler.follow();
     sampler.ask();
     let (position, reason) = sampler.begin(last_id);
     let mut first = format!("retry: {RETRY_MS}\n\n");
@@ -50,7 +50,7 @@ pub(crate) fn answer(call: &Call<'_>, headers: &HeaderMap) -> Result<Answer, Pro
         shared: Arc::clone(call.shared),
         caller: call.caller.clone(),
         position,
-        looked,
+        samples,
         told: None,
         sent_at: Instant::now(),
         first: Some(first),
@@ -72,11 +72,11 @@ fn resync(shared: &Shared, body: &ResyncBody, position: u64) -> String {
 struct EventStream {
     shared: Arc<Shared>,
     caller: Caller,
-    /// The number of the last change that was looked at.
+    /// The number of the last change that was read.
     position: u64,
-    /// Changes with every look at the store.
-    looked: watch::Receiver<u64>,
-    /// The look that the reader was last told of.
+    /// Changes with every sample.
+    samples: watch::Receiver<u64>,
+    /// The sample that the reader was last told of.
     told: Option<u64>,
     sent_at: Instant,
     /// What is sent before anything else.
@@ -100,8 +100,8 @@ impl EventStream {
                 self.is_over = true;
                 return Some(format!("retry: {RETRY_MS}\nevent: {DRAINING}\ndata: {{}}\n\n"));
             }
-            // Before it is looked at: a look that comes in between is seen.
-            self.looked.mark_unchanged();
+            // Before the history is read: a sample that comes in between is seen.
+            self.samples.mark_unchanged();
             let scope = self.caller.scope();
             match self.shared.sampler.after(self.position, scope) {
                 Next::Changes(text, position) => {
@@ -128,14 +128,14 @@ impl EventStream {
         None
     }
 
-    /// Tells of the newest look, if that was not told yet: the reader knows that the server is there, and how old what it shows is.
+    /// Tells of the newest sample, if that was not told yet: so the reader knows that the server is there, and how old its data is.
     fn sampled(&mut self) -> Option<String> {
-        let look = *self.looked.borrow();
-        if self.told == Some(look) {
+        let sample = *self.samples.borrow();
+        if self.told == Some(sample) {
             return None;
         }
         let body = self.shared.sampler.sampled(self.position)?;
-        self.told = Some(look);
+        self.told = Some(sample);
         let data = serde_json::to_string(&body).unwrap_or_default();
         Some(format!("id: {}\nevent: {SAMPLED}\ndata: {data}\n\n", body.event_id))
     }
@@ -149,7 +149,7 @@ impl EventStream {
     async fn wait(&mut self) -> Option<String> {
         let heartbeat_at = self.sent_at + HEARTBEAT_EVERY;
         tokio::select! {
-            _ = self.looked.changed() => None,
+            _ = self.samples.changed() => None,
             () = drained(self.shared.draining.subscribe()) => None,
             () = self.caller.revoked() => {
                 self.is_over = true;

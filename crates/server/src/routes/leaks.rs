@@ -11,7 +11,7 @@ use crate::{answer::Answer, bounds, router::Call};
 pub(crate) async fn answer(call: &Call<'_>, query: LeaksQuery) -> Result<Answer, Problem> {
     // Keys without an expiry may belong to anything in the store, and tell the names of others.
     if !call.caller.scope().is_everything() {
-        let detail = "only a token for all namespaces and kinds may look for leaks";
+        let detail = "only a token for all namespaces and kinds may list leaks";
         return Err(Problem::new(ProblemKind::Denied, detail));
     }
     let query = query.query().map_err(|error| bounds::refused(&error))?;

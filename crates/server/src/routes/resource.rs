@@ -1,4 +1,4 @@
-//! `GET /v1/resource`: one resource, whole. With a cursor and `wait_ms` it waits for a change: this is how observers look.
+//! `GET /v1/resource`: one resource, whole. With a cursor and `wait_ms` it waits for a change, as observers do.
 
 use leasehold_api::{
     Problem, fields,

@@ -1,4 +1,4 @@
-//! `GET /v1/store`: how the store does. It answers also while the store does not.
+//! `GET /v1/store`: the health of the store. It answers also while the store does not.
 
 use leasehold_api::{
     acquire::LevelBody,

@@ -23,7 +23,7 @@ pub(super) struct Change {
     pub(super) within: Duration,
 }
 
-/// Compares two samples. `audit` are the newest operators' commands: without them, an eviction that ends a lease at once looks like a
+/// Compares two samples. `audit` are the newest operators' commands: without them, an eviction that ends a lease at once is taken for a
 /// release.
 pub(super) fn between(before: &Sample, after: &Sample, audit: &[AuditRecord]) -> Vec<Change> {
     let mut changes = Vec::new();

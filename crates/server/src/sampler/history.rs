@@ -63,7 +63,7 @@ impl Found {
 /// What a stream reads next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The text of changes, and the number of the last one that was looked at. The text is empty if the reader may see none of them.
+    /// The text of changes, and the number of the last one that was read. The text is empty if the reader may see none of them.
     Changes(String, u64),
     /// Some are left out, so many where that is known: go on from this number.
     Resync(ResyncReason, Option<u64>, u64),

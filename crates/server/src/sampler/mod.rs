@@ -293,7 +293,7 @@ impl Sampler {
         Ok((sample, Some(found)))
     }
 
-    /// The newest operators' commands. Without them an eviction looks like a release: no reason to fail.
+    /// The newest operators' commands. Without them an eviction is taken for a release, so an error is ignored.
     async fn audit(&self) -> Vec<AuditRecord> {
         let query = Query::Audit(Listing::of("").limit(AUDIT_MAX));
         self.store.inspect(&query).await.map(Page::into_records).unwrap_or_default()

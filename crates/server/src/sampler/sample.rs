@@ -78,7 +78,7 @@ impl Reading {
     }
 }
 
-/// What a caller looks for.
+/// Which resources a caller searches for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search<'a> {
     pub(crate) scope: Scope<'a>,
