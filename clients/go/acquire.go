@@ -17,8 +17,10 @@ import (
 //  2. Ask the server to wait, for half a minute at a time. As long as more time is left, the claim keeps its place in the
 //     queue between two requests, and is asked again at once.
 //  3. A request without an answer is sent again, after a pause.
-//  4. Whoever gives up after a request without an answer, or while one is under way, releases the claim in the background,
-//     with a tombstone: a delayed request of it is refused.
+//  4. If a grant is over when its answer arrives, release it in the background, and begin anew with a fresh owner token
+//     (ADR 0095).
+//  5. If Acquire gives up after an unanswered request, or during one, it releases the claim in the background, with a
+//     tombstone: a delayed request of the claim is refused then.
 
 const (
 	// How long one request waits. Less than the minute after which many proxies cut a connection that is silent.
@@ -39,8 +41,8 @@ type attempt struct {
 	client  *Client
 	claim   claim
 	request request
-	// Whether a request of this owner token went unanswered.
-	isDoubtful bool
+	// Whether a request of this owner token went unanswered: it may be granted later.
+	hadUnanswered bool
 	// Whether the claim has a place in the queue.
 	hasPlace bool
 	begunAt  time.Duration
@@ -49,6 +51,8 @@ type attempt struct {
 	pauses int
 	// Who held it, in the last answer.
 	busy *BusyError
+	// The context of the lease that was granted.
+	held context.Context
 }
 
 // Acquire acquires the lease of a resource, and waits while others hold it: until the context ends, or for the time of
@@ -60,16 +64,21 @@ type attempt struct {
 //
 // If ctx ends while the claim waits, Acquire returns at once. What is left of the claim is cleared away in the background.
 //
-// Errors: [BusyError] (after [Wait]), [UnavailableError], [DeniedError], [InvalidError], [LostError] (the process was stopped
-// for so long that the lease was over when it arrived), and context.Canceled or context.DeadlineExceeded.
+// If the process was stopped for so long that the lease was over when its grant arrived, that grant is released, and Acquire
+// asks for a new one: for as long as it waits, then it fails with an [UnavailableError].
+//
+// With an error, the context that is returned is ctx, so `lease, ctx, err := client.Acquire(ctx, …)` loses nothing.
+//
+// Errors: [BusyError] (after [Wait]), [UnavailableError], [DeniedError], [InvalidError], [LostError] (an operator evicted the
+// claim before Acquire had learned of its grant), and context.Canceled or context.DeadlineExceeded.
 func (c *Client) Acquire(ctx context.Context, resource string, options ...Option) (*Lease, context.Context, error) {
 	key, err := keyOf(resource)
 	if err != nil {
-		return nil, nil, err
+		return nil, ctx, err
 	}
 	request, err := c.newRequest(options)
 	if err != nil {
-		return nil, nil, err
+		return nil, ctx, err
 	}
 	return c.acquire(ctx, resource, key, request)
 }
@@ -82,38 +91,65 @@ func (c *Client) TryAcquire(ctx context.Context, resource string, options ...Opt
 func (c *Client) acquire(ctx context.Context, resource, key string, request request) (*Lease, context.Context, error) {
 	claim, err := newClaim(resource, key)
 	if err != nil {
-		return nil, nil, err
+		return nil, ctx, err
 	}
 	now := clock.Now()
 	a := &attempt{client: c, claim: claim, request: request, begunAt: now, endsAt: now + request.wait}
-	lease, held, err := a.run(ctx)
-	if err != nil && (a.isDoubtful || a.hasPlace) {
-		c.sayFarewell(claim, request.ttl)
+	lease, err := a.run(ctx)
+	if err == nil {
+		return lease, a.held, nil
 	}
-	return lease, held, err
+	if a.hadUnanswered || a.hasPlace {
+		c.releaseAbandonedClaim(a.claim, request.ttl)
+	}
+	if a.hadUnanswered {
+		err = withUnknownEffect(err)
+	}
+	return nil, ctx, err
 }
 
 // run asks until there is a grant, an error that asking again does not mend, or no time left.
-func (a *attempt) run(ctx context.Context) (*Lease, context.Context, error) {
+func (a *attempt) run(ctx context.Context) (*Lease, error) {
 	for {
 		if ctx.Err() != nil {
-			return nil, nil, cancelled(ctx, "waiting for "+a.claim.resource)
+			return nil, cancelled(ctx, "waiting for "+a.claim.resource)
 		}
-		lease, held, err := a.ask(ctx)
+		lease, err := a.ask(ctx)
 		if err == nil {
-			return lease, held, nil
+			return lease, nil
+		}
+		if err == errTooLate {
+			err = a.beginAnew()
 		}
 		if ctx.Err() != nil {
-			return nil, nil, cancelled(ctx, "waiting for "+a.claim.resource)
+			return nil, cancelled(ctx, "waiting for "+a.claim.resource)
 		}
 		if err = a.next(ctx, err); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 }
 
 // errQueued: the claim has a place, and is to be asked again at once.
 var errQueued = errors.New("leasehold: queued")
+
+// errTooLate: the lease was granted, and was over when the answer arrived. ADR 0095.
+var errTooLate = errors.New("leasehold: granted too late")
+
+// beginAnew releases the claim, and draws a new owner token. The release of the old one may arrive late, so the old one is
+// not used again. The error is for a caller whose time to wait is over.
+func (a *attempt) beginAnew() error {
+	a.client.releaseAbandonedClaim(a.claim, a.request.ttl)
+	fresh, err := newClaim(a.claim.resource, a.claim.key)
+	a.hadUnanswered, a.hasPlace, a.busy = false, false, nil
+	if err != nil {
+		return err
+	}
+	a.claim = fresh
+	message := "the lease of " + a.claim.resource + " was granted, and was over before the answer arrived: if this happens " +
+		"again, it needs a longer ttl"
+	return &UnavailableError{Effect: EffectNone, message: message}
+}
 
 // next pauses before the next request, or returns the error of the caller.
 func (a *attempt) next(ctx context.Context, err error) error {
@@ -161,7 +197,7 @@ func (a *attempt) repeatsTry(effect Effect) bool {
 
 // outOfTime is the error at the end of a wait whose last request had no answer: who held the lease before, if that is known.
 func (a *attempt) outOfTime(err error) error {
-	if a.busy != nil && !a.isDoubtful {
+	if a.busy != nil && !a.hadUnanswered {
 		return a.busy
 	}
 	return err
@@ -186,61 +222,63 @@ func (a *attempt) nextPause() time.Duration {
 }
 
 // ask sends one request.
-func (a *attempt) ask(ctx context.Context) (*Lease, context.Context, error) {
+func (a *attempt) ask(ctx context.Context) (*Lease, error) {
 	transport := &a.client.transport
 	if err := transport.checkOneStore(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	left := a.left()
 	wait := shorter(left, waitOnce)
-	call := call{method: http.MethodPost, path: "/v1/acquire", body: a.body(wait, left > wait), atMost: wait + waitGrace}
+	staysQueued := left > wait
+	call := call{method: http.MethodPost, path: "/v1/acquire", body: a.body(wait, staysQueued), atMost: wait + waitGrace}
 	sent := sentAt{clock.Now(), clock.Wall()}
 	answer, err := transport.send(ctx, call)
 	if err != nil {
-		return nil, nil, a.doubts(err)
+		return nil, a.noteUnanswered(err)
 	}
-	lease, held, err := a.judge(ctx, answer, sent)
-	return lease, held, a.doubts(err)
+	lease, err := a.judge(ctx, answer, sent, staysQueued)
+	return lease, a.noteUnanswered(err)
 }
 
-// doubts notes whether a request may have been carried out, although it failed.
-func (a *attempt) doubts(err error) error {
-	a.isDoubtful = a.isDoubtful || effectOf(err) == EffectUnknown
+// noteUnanswered notes whether a request may have been carried out, although it failed.
+func (a *attempt) noteUnanswered(err error) error {
+	a.hadUnanswered = a.hadUnanswered || effectOf(err) == EffectUnknown
 	return err
 }
 
 // judge says what an answer means.
-func (a *attempt) judge(ctx context.Context, answer *answer, sent sentAt) (*Lease, context.Context, error) {
+func (a *attempt) judge(ctx context.Context, answer *answer, sent sentAt, staysQueued bool) (*Lease, error) {
 	var r reply
 	if err := answer.decode(&r); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.Status = answer.status
 	if err := a.claim.check(&r); err != nil {
-		answer.distrust()
-		return nil, nil, err
+		answer.dropConnections()
+		return nil, err
 	}
 	switch {
 	case r.Status == http.StatusOK && r.Verdict == "granted":
 		// Another request may have met another store meanwhile.
 		if err := a.client.transport.checkOneStore(); err != nil {
-			return nil, nil, unknown("the grant cannot be trusted", err)
+			return nil, unknown("the grant cannot be trusted", err)
 		}
-		return a.client.hold(ctx, a, &r, sent)
-	case r.Status == http.StatusAccepted && r.Verdict == "queued":
+		return a.hold(ctx, &r, sent)
+	// Only a claim that asked to stay in the queue is told so. Without that, the client would ask for ever.
+	case r.Status == http.StatusAccepted && r.Verdict == "queued" && staysQueued:
 		a.hasPlace = true
 		if clock.Now()-sent.at >= pauseMax {
 			a.pauses = 0
 		}
-		return nil, nil, errQueued
+		return nil, errQueued
 	case r.Status >= 400 && r.Kind != "":
 		if r.Kind == "contended" {
 			a.hasPlace = false
 		}
-		return nil, nil, errorOf(&r, a.claim.resource)
+		return nil, errorOf(&r, a.claim.resource)
 	}
-	answer.distrust()
-	return nil, nil, unknown("the server gave an answer that this client does not know", nil)
+	answer.dropConnections()
+	return nil, unknown("the server gave an answer that this client does not know", nil)
 }
 
 func (a *attempt) body(wait time.Duration, staysQueued bool) claimBody {
@@ -263,17 +301,24 @@ func (a *attempt) body(wait time.Duration, staysQueued bool) claimBody {
 	return body
 }
 
-// effectOf says whether a request that failed may have changed something. A grant that was over when it arrived has.
+// effectOf says whether a request that failed may have changed something.
 func effectOf(err error) Effect {
 	var unavailable *UnavailableError
-	var lost *LostError
-	if errors.As(err, &lost) && lost.Why == Expired {
-		return EffectUnknown
-	}
 	if errors.As(err, &unavailable) {
 		return unavailable.Effect
 	}
 	return EffectNone
+}
+
+// withUnknownEffect is the error of a claim whose last request had no effect, while an earlier one may have had one.
+func withUnknownEffect(err error) error {
+	unavailable, ok := err.(*UnavailableError)
+	if !ok || unavailable.Effect == EffectUnknown {
+		return err
+	}
+	changed := *unavailable
+	changed.Effect = EffectUnknown
+	return &changed
 }
 
 // cancelled is the error of a caller whose context has ended.

@@ -17,15 +17,17 @@ type Leases struct {
 // AcquireAll acquires several leases, all or none, and waits while others hold one of them. It acquires them one after the
 // other, in the byte order of their keys: two programs that do so cannot wait for each other.
 //
-// The context that is returned ends as soon as one of them is lost. [Wait] is for all of them together.
+// The context that is returned ends as soon as one of them is lost. [Wait] is for all of them together. If one is lost while
+// the next one is waited for, AcquireAll releases the others and returns the [LostError]. The other errors are those of
+// [Client.Acquire]; with an error, the context that is returned is ctx.
 func (c *Client) AcquireAll(ctx context.Context, resources []string, options ...Option) (*Leases, context.Context, error) {
 	request, err := c.newRequest(options)
 	if err != nil {
-		return nil, nil, err
+		return nil, ctx, err
 	}
 	wanted, err := inOrder(resources)
 	if err != nil {
-		return nil, nil, err
+		return nil, ctx, err
 	}
 	all, held := &Leases{client: c}, ctx
 	endsAt := clock.Now() + request.wait
@@ -35,11 +37,17 @@ func (c *Client) AcquireAll(ctx context.Context, resources []string, options ...
 		}
 		// Under the context of the lease before: if that is lost, the wait for the next one ends.
 		lease, inner, err := c.acquire(held, next.resource, next.key, request)
-		if err != nil {
-			_ = all.Release(ctx) // what fails ends by itself
-			return nil, nil, err
+		if err == nil {
+			all.leases, held = append(all.leases, lease), inner
 		}
-		all.leases, held = append(all.leases, lease), inner
+		// Also after a grant: the clocks may say more than the contexts.
+		if lost := all.Check(); lost != nil && ctx.Err() == nil {
+			err = lost
+		}
+		if err != nil {
+			_ = all.Release(ctx) // if it fails, the leases end by themselves
+			return nil, ctx, err
+		}
 	}
 	return all, held, nil
 }

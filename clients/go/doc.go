@@ -15,9 +15,9 @@
 // store keeps its promise. The context ends a sixth of the ttl before anybody else can be granted: by this machine's clock,
 // also if the server cannot be reached. That sixth is the time that the work has to stop.
 //
-// A program can be stopped between a check and an effect: by its garbage collector, its virtual machine, a signal. What must
-// not happen twice needs a fence: the token of the lease ([Lease.Token], [Lease.Pass]) goes along with each write, and what is
-// written to refuses lower ones.
+// A program can be stopped between a check and an effect: by its garbage collector, its virtual machine, a signal. If a write
+// must not happen twice, send the token with it ([Lease.Token], [Lease.Pass]) and let the database refuse lower tokens: that is
+// a fence.
 //
 // # Names
 //

@@ -44,6 +44,69 @@ func TestNoTimeOfALeaseMovesBack(t *testing.T) {
 	}
 }
 
+// If the calendar clock was an hour fast when a lease was granted, and has been set right since, the limit of the renewal
+// counts: an hour more would hide that the machine sleeps.
+func TestTheLimitOfTheCalendarClockIsThatOfTheAnswerThatCounts(t *testing.T) {
+	const hour = int64(time.Hour)
+	given := given{ttl: 30 * time.Second, remaining: 30 * time.Second}
+	granted := timesOf(sentAt{at: 100 * time.Second, wall: 5e18 + hour}, given)
+	renewed := timesOf(sentAt{at: 110 * time.Second, wall: 5e18 + 10e9}, given)
+	if got := granted.laterOf(renewed); got != renewed {
+		t.Errorf("got %v, want %v", got, renewed)
+	}
+	// A renewal that gives less changes nothing but the time of the next one.
+	want := renewed
+	want.renewAt = granted.renewAt
+	if got := renewed.laterOf(granted); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A grant that is over by either clock is no lease.
+func TestAGrantThatIsOverByTheCalendarClockComesTooLate(t *testing.T) {
+	client, err := New("http://localhost:7420")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ttl = 10 * time.Minute
+	now, wall := clock.Now(), clock.Wall()
+	for name, sent := range map[string]sentAt{
+		"the clock that counts sleep": {now - time.Hour, wall},
+		"the calendar clock":          {now, wall - int64(time.Hour)},
+	} {
+		claim, err := newClaim("report/42", "report/42")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &attempt{client: client, claim: claim, request: request{ttl: ttl}}
+		r := &reply{
+			Token: "7", Pass: "7 " + claim.ownerHash + " report/42",
+			TTLMs: uint64(ttl.Milliseconds()), RemainingMs: uint64(ttl.Milliseconds()),
+		}
+		lease, err := a.hold(context.Background(), r, sent)
+		if lease != nil || err != errTooLate {
+			t.Errorf("%s: got %v, %v", name, lease, err)
+		}
+	}
+	client.keeper.mu.Lock()
+	defer client.keeper.mu.Unlock()
+	if len(client.keeper.leases) != 0 {
+		t.Error("it is renewed")
+	}
+}
+
+func TestWhatRemainsIsTheLessOfBothClocks(t *testing.T) {
+	lease := &Lease{times: timesOf(sentAt{clock.Now(), clock.Wall()}, given{ttl: time.Hour, remaining: time.Hour})}
+	lease.times.wallStopAt = clock.Wall() + int64(time.Minute)
+	if got := lease.Remaining(); got <= 0 || got > time.Minute {
+		t.Errorf("got %v", got)
+	}
+	lease.times.wallStopAt = clock.Wall() - 1
+	if got := lease.Remaining(); got != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestAnAnswerGivesNoMoreThanWasAskedFor(t *testing.T) {
 	r := reply{TTLMs: 1 << 60, RemainingMs: 1 << 63, WaitedMs: 1 << 62}
 	got := r.given(10*time.Second, time.Second)

@@ -188,7 +188,7 @@ func (c *Client) renew(ctx context.Context, leases []*Lease, note *string) []err
 			errs[i] = lease.renewed(answer, &replies[i], sent)
 		}
 		if errs[i] != nil && effectOf(errs[i]) == EffectUnknown {
-			lease.doubt()
+			lease.noteUnanswered()
 		}
 	}
 	return errs
@@ -204,7 +204,7 @@ func readEntries(answer *answer, err error, count int) ([]reply, error) {
 		return nil, err
 	}
 	if len(list.Leases) != count {
-		answer.distrust()
+		answer.dropConnections()
 		return nil, unknown("the server's answer has not as many entries as the request", nil)
 	}
 	return list.Leases, nil
@@ -213,21 +213,21 @@ func readEntries(answer *answer, err error, count int) ([]reply, error) {
 // renewed takes the answer to a renewal.
 func (l *Lease) renewed(answer *answer, r *reply, sent sentAt) error {
 	if err := l.claim.check(r); err != nil {
-		answer.distrust()
+		answer.dropConnections()
 		return err
 	}
 	switch {
 	case r.Status == http.StatusOK && r.Verdict == "kept":
 		if r.Grant.number() != l.number {
 			// A delayed request of this owner token was granted anew. Others may have held it between.
-			l.doubt()
+			l.noteUnanswered()
 			l.end(NotThere)
 			return nil
 		}
 		l.prolong(r, sent)
 		return nil
 	case r.Status == http.StatusAccepted && r.Verdict == "queued":
-		l.doubt()
+		l.noteUnanswered()
 		l.end(NotThere)
 		return nil
 	case r.Status == http.StatusGone && r.Kind == "lost":
@@ -236,7 +236,7 @@ func (l *Lease) renewed(answer *answer, r *reply, sent sentAt) error {
 	case r.Status >= 400 && r.Kind != "":
 		return errorOf(r, l.claim.resource)
 	}
-	answer.distrust()
+	answer.dropConnections()
 	return unknown("the server gave an answer that this client does not know", nil)
 }
 
@@ -255,8 +255,8 @@ func (l *Lease) prolong(r *reply, sent sentAt) {
 	}
 }
 
-func (l *Lease) doubt() {
+func (l *Lease) noteUnanswered() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.isDoubtful = true
+	l.hadUnanswered = true
 }

@@ -25,7 +25,7 @@ type Lease struct {
 	// Why it has ended, or nil.
 	ended *LostError
 	// A request of this owner token went unanswered.
-	isDoubtful bool
+	hadUnanswered bool
 	// A renewal is under way.
 	isRenewing bool
 	asked      *FinishRequest
@@ -40,30 +40,31 @@ type FinishRequest struct {
 	Why    string
 }
 
-// hold begins to renew what an answer has granted.
-func (c *Client) hold(ctx context.Context, a *attempt, r *reply, sent sentAt) (*Lease, context.Context, error) {
+// hold begins to renew what an answer has granted, unless it is over already.
+func (a *attempt) hold(ctx context.Context, r *reply, sent sentAt) (*Lease, error) {
 	token, number := r.Token.number(), r.Number.number()
 	isExclusive := a.request.share == nil
 	if token == 0 && (isExclusive || number == 0) {
-		return nil, nil, unknown("the server's grant has no token", nil)
+		return nil, unknown("the server's grant has no token", nil)
 	}
 	if token != 0 && r.Pass != fmt.Sprintf("%d %s %s", token, a.claim.ownerHash, a.claim.resource) {
-		return nil, nil, unknown("the pass of the server's grant does not fit its token", nil)
+		return nil, unknown("the pass of the server's grant does not fit its token", nil)
 	}
 	given := r.given(a.request.ttl, clock.Now()-sent.at)
 	lease := &Lease{
-		client: c, claim: a.claim, ttl: given.ttl, number: number, times: timesOf(sent, given), isDoubtful: a.isDoubtful,
+		client: a.client, claim: a.claim, ttl: given.ttl, number: number, times: timesOf(sent, given), hadUnanswered: a.hadUnanswered,
 	}
 	if token != 0 {
 		lease.number, lease.pass = token, r.Pass
 	}
 	held, cancel := withCancelCause(ctx)
 	lease.cancel = cancel
-	if err := lease.Check(); err != nil {
-		return nil, nil, err
+	if lease.isOver() {
+		return nil, errTooLate
 	}
-	c.keeper.add(lease)
-	return lease, held, nil
+	a.held = held
+	a.client.keeper.add(lease)
+	return lease, nil
 }
 
 // Resource that is held.
@@ -88,14 +89,14 @@ func (l *Lease) Number() int64 { return l.number }
 // TTL that the server has given: it may be less than was asked for.
 func (l *Lease) TTL() time.Duration { return l.ttl }
 
-// Remaining is how long the work may go on if no renewal succeeds any more. It is 0 after the end.
+// Remaining is how long the work may go on if no renewal succeeds any more, by the clock that says less. It is 0 after the end.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended != nil {
 		return 0
 	}
-	return longer(0, l.times.stopAt-clock.Now())
+	return longer(0, shorter(l.times.stopAt-clock.Now(), time.Duration(l.times.wallStopAt-clock.Wall())))
 }
 
 // Check returns nil if the lease is held at this moment, and a [*LostError] if it has ended. It asks no server: it looks at the

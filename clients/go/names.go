@@ -20,29 +20,29 @@ const (
 func keyOf(resource string) (string, error) {
 	names, id, found := strings.Cut(resource, "/")
 	if !found {
-		return "", notAResource(resource, "write kind/id, as in report/42")
+		return "", invalidName(resource, "write kind/id, as in report/42")
 	}
 	kind := names
 	if namespace, rest, found := strings.Cut(names, ":"); found {
 		kind = rest
 		if !isName(namespace) {
-			return "", notAResource(resource, "a namespace has 1 to 64 of a-z, 0-9, '.', '_' and '-'")
+			return "", invalidName(resource, "a namespace has 1 to 64 of a-z, 0-9, '.', '_' and '-'")
 		}
 	}
 	if !isName(kind) {
-		return "", notAResource(resource, "a kind has 1 to 64 of a-z, 0-9, '.', '_' and '-'")
+		return "", invalidName(resource, "a kind has 1 to 64 of a-z, 0-9, '.', '_' and '-'")
 	}
 	if len(id) < 1 || len(id) > idMax {
-		return "", notAResource(resource, fmt.Sprintf("an id has 1 to %d bytes, this one has %d", idMax, len(id)))
+		return "", invalidName(resource, fmt.Sprintf("an id has 1 to %d bytes, this one has %d", idMax, len(id)))
 	}
 	if !utf8.ValidString(id) || strings.IndexFunc(id, unicode.IsControl) >= 0 {
-		return "", notAResource(resource, "an id is UTF-8 without control characters")
+		return "", invalidName(resource, "an id is UTF-8 without control characters")
 	}
 	return names + "/" + percentEncoded(id), nil
 }
 
-func notAResource(resource, why string) error {
-	return &InvalidError{Kind: "invalid", Message: fmt.Sprintf("%q is not a resource: %s", resource, why)}
+func invalidName(resource, why string) error {
+	return &InvalidError{Kind: "invalid", Message: fmt.Sprintf("%q is not a valid resource name: %s", resource, why)}
 }
 
 func isName(name string) bool {

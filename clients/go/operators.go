@@ -333,7 +333,7 @@ func (c *Client) Order(ctx context.Context, order Order) error {
 		return err
 	}
 	if r.Verdict != "done" || r.Key != key {
-		answer.distrust()
+		answer.dropConnections()
 		return unknown("the server's answer is about another order", nil)
 	}
 	return nil

@@ -28,7 +28,7 @@ func TTL(ttl time.Duration) Option { return func(r *request) { r.ttl = ttl } }
 
 // Wait is how long to wait at most while others hold the lease; 0 is a try. Without it only the context limits the wait.
 func Wait(wait time.Duration) Option {
-	return func(r *request) { r.wait = longer(0, wait) }
+	return func(r *request) { r.wait = between(0, wait, longest) }
 }
 
 // Read acquires a read-write lock for reading: many may read.
@@ -53,11 +53,12 @@ func (c *Client) newRequest(options []Option) (request, error) {
 	for _, option := range options {
 		option(&r)
 	}
+	r.ttl = shorter(r.ttl, longest)
 	if r.ttl < time.Millisecond {
 		return r, &InvalidError{Kind: "invalid", Message: fmt.Sprintf("a ttl of %v is too short: give a few seconds", r.ttl)}
 	}
 	if parts, ok := r.share.(shareParts); ok && (parts.Weight < 1 || parts.Weight > parts.Capacity) {
-		message := fmt.Sprintf("%d of %d is no share: the weight is from 1 to the capacity", parts.Weight, parts.Capacity)
+		message := fmt.Sprintf("weight %d with capacity %d: the weight must be from 1 to the capacity", parts.Weight, parts.Capacity)
 		return r, &InvalidError{Kind: "invalid", Message: message}
 	}
 	return r, nil

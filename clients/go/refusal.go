@@ -94,7 +94,7 @@ func (a *answer) read(into interface{}, resource string) error {
 	}
 	var refusal reply
 	if a.status < 400 {
-		a.distrust()
+		a.dropConnections()
 		return unknown(fmt.Sprintf("the server answered with status %d", a.status), nil)
 	}
 	if err := a.decode(&refusal); err != nil {

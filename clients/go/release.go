@@ -9,55 +9,55 @@ import (
 const (
 	// How long a caller waits for a release.
 	releaseMax = 5 * time.Second
-	// How long a claim that was given up is cleared away in the background.
-	farewellMax = 30 * time.Second
+	// How long the release of an abandoned claim is sent again, in the background.
+	abandonedReleaseTimeout = 30 * time.Second
 )
 
-// ending is a release to send.
-type ending struct {
+// releaseRequest is a release to send.
+type releaseRequest struct {
 	claim claim
-	// How long its tombstone lasts, if one is needed.
-	bury time.Duration
+	// How long its tombstone lasts, or 0: without an unanswered request none is needed.
+	tombstoneFor time.Duration
 }
 
-func (e ending) body() releaseBody {
-	return releaseBody{Resource: e.claim.resource, Owner: *e.claim.owner, Bury: toMillis(e.bury)}
+func (q releaseRequest) body() releaseBody {
+	return releaseBody{Resource: q.claim.resource, Owner: *q.claim.owner, Bury: toMillis(q.tombstoneFor)}
 }
 
 // release ends leases, and tells the server.
 //
 // The contexts of the leases end before that: the work must not go on while others are granted.
 func (c *Client) release(ctx context.Context, leases []*Lease) error {
-	var held, lost []ending
+	var held, lost []releaseRequest
 	for _, lease := range leases {
-		before, isDoubtful := lease.endForRelease()
-		ending := ending{claim: lease.claim}
-		if isDoubtful {
-			ending.bury = tombstone(lease.ttl)
+		before, hadUnanswered := lease.endForRelease()
+		request := releaseRequest{claim: lease.claim}
+		if hadUnanswered {
+			request.tombstoneFor = tombstone(lease.ttl)
 		}
 		switch {
 		case before == nil:
-			held = append(held, ending)
-		case before.Why == Expired || before.Why == WallClock || isDoubtful && before.Why != Released:
-			lost = append(lost, ending)
+			held = append(held, request)
+		case before.Why == Expired || before.Why == WallClock || hadUnanswered && before.Why != Released:
+			lost = append(lost, request)
 		}
 	}
 	c.keeper.lookAgain()
 	if len(lost) > 0 {
 		// The server may believe that we still hold it. Nobody waits for that.
-		go func() { _ = c.sendEndings(detached{ctx}, releaseMax, lost) }()
+		go func() { _ = c.sendReleases(detached{ctx}, releaseMax, lost) }()
 	}
 	if len(held) == 0 {
 		return nil
 	}
-	return c.sendEndings(detached{ctx}, releaseMax, held)
+	return c.sendReleases(detached{ctx}, releaseMax, held)
 }
 
 // endForRelease ends the lease. It returns why it has ended before, and whether one of its requests went unanswered.
 func (l *Lease) endForRelease() (*LostError, bool) {
 	_ = l.Check() // it may be over, and nobody has noticed
 	l.mu.Lock()
-	before, isDoubtful := l.ended, l.isDoubtful
+	before, hadUnanswered := l.ended, l.hadUnanswered
 	if before == nil {
 		l.endLocked(Released)
 	}
@@ -65,51 +65,63 @@ func (l *Lease) endForRelease() (*LostError, bool) {
 	if before == nil {
 		l.cancel(ErrReleased)
 	}
-	return before, isDoubtful
+	return before, hadUnanswered
 }
 
-// sayFarewell clears away, in the background, what a claim that was given up may have left: a place, or a grant that did
-// not arrive.
-func (c *Client) sayFarewell(claim claim, ttl time.Duration) {
-	endings := []ending{{claim, tombstone(ttl)}}
-	go func() { _ = c.sendEndings(context.Background(), farewellMax, endings) }()
+// releaseAbandonedClaim releases, in the background, what a claim that was given up may have left at the server: a place in
+// the queue, or a grant whose answer did not arrive.
+func (c *Client) releaseAbandonedClaim(claim claim, ttl time.Duration) {
+	requests := []releaseRequest{{claim, tombstone(ttl)}}
+	go func() { _ = c.sendReleases(context.Background(), abandonedReleaseTimeout, requests) }()
 }
 
-// sendEndings sends releases until the server has carried them out, or the time is over.
-func (c *Client) sendEndings(ctx context.Context, limit time.Duration, endings []ending) error {
+// sendReleases sends releases until the server has carried them out, has refused them, or the time is over. A refusal is
+// final, so it is the error although the others succeed later.
+func (c *Client) sendReleases(ctx context.Context, limit time.Duration, requests []releaseRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	pause := pauseFirst
+	var refused error
 	for {
-		var rest []ending
-		var first error
-		for len(endings) > 0 {
-			count := len(endings)
+		var rest []releaseRequest
+		var unanswered error
+		for len(requests) > 0 {
+			count := len(requests)
 			if count > batchMax {
 				count = batchMax
 			}
-			failed, err := c.sendOnce(ctx, endings[:count])
-			if first == nil {
-				first = err
+			for i, err := range c.sendOnce(ctx, requests[:count]) {
+				if _, isUnavailable := err.(*UnavailableError); isUnavailable {
+					rest, unanswered = append(rest, requests[i]), firstOf(unanswered, err)
+				} else {
+					refused = firstOf(refused, err)
+				}
 			}
-			rest, endings = append(rest, failed...), endings[count:]
+			requests = requests[count:]
 		}
 		if len(rest) == 0 {
-			return first
+			return refused
 		}
 		sleep(ctx, pause)
 		if ctx.Err() != nil {
-			return first
+			return firstOf(refused, unanswered)
 		}
-		endings, pause = rest, shorter(2*pause, pauseMax)
+		requests, pause = rest, shorter(2*pause, pauseMax)
 	}
 }
 
-// sendOnce returns the releases that may succeed when they are sent again, and the first error.
-func (c *Client) sendOnce(ctx context.Context, endings []ending) ([]ending, error) {
-	bodies := make([]releaseBody, 0, len(endings))
-	for _, ending := range endings {
-		bodies = append(bodies, ending.body())
+func firstOf(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+// sendOnce returns an error for each release, or nil. Those that are an [UnavailableError] are worth sending again.
+func (c *Client) sendOnce(ctx context.Context, requests []releaseRequest) []error {
+	bodies := make([]releaseBody, 0, len(requests))
+	for _, request := range requests {
+		bodies = append(bodies, request.body())
 	}
 	call := call{
 		method: http.MethodPost, path: "/v1/release", isLease: true, atMost: releaseMax,
@@ -117,35 +129,28 @@ func (c *Client) sendOnce(ctx context.Context, endings []ending) ([]ending, erro
 	}
 	answer, err := c.transport.send(ctx, call)
 	replies, err := readEntries(answer, err, len(bodies))
-	var rest []ending
-	first := err
-	for i, ending := range endings {
-		failure := err
-		if failure == nil {
-			failure = ending.judge(answer, &replies[i])
-		}
-		if first == nil {
-			first = failure
-		}
-		if _, isUnavailable := failure.(*UnavailableError); isUnavailable {
-			rest = append(rest, ending)
+	errs := make([]error, len(requests))
+	for i, request := range requests {
+		errs[i] = err
+		if err == nil {
+			errs[i] = request.judge(answer, &replies[i])
 		}
 	}
-	return rest, first
+	return errs
 }
 
 // judge reads the answer to a release.
-func (e ending) judge(answer *answer, r *reply) error {
-	if err := e.claim.check(r); err != nil {
-		answer.distrust()
+func (q releaseRequest) judge(answer *answer, r *reply) error {
+	if err := q.claim.check(r); err != nil {
+		answer.dropConnections()
 		return err
 	}
 	if r.Status == http.StatusOK && (r.Verdict == "released" || r.Verdict == "already_gone") {
 		return nil
 	}
 	if r.Status >= 400 && r.Kind != "" {
-		return errorOf(r, e.claim.resource)
+		return errorOf(r, q.claim.resource)
 	}
-	answer.distrust()
+	answer.dropConnections()
 	return unknown("the server gave an answer that this client does not know", nil)
 }

@@ -56,7 +56,7 @@ func TestRunSaysWhatABodyDidNotNotice(t *testing.T) {
 		return client.Run(context.Background(), resource, func(ctx context.Context, _ *leasehold.Lease) error {
 			awaitEnd(t, ctx)
 			return result
-		}, leasehold.TTL(time.Second))
+		}, leasehold.TTL(5*time.Second))
 	}
 	if err := wait(nil); !errors.Is(err, leasehold.ErrLost) {
 		t.Errorf("got %v", err)
@@ -124,9 +124,9 @@ func TestACallerThatCancelsLeavesNothing(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, leasehold.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
-	farewell := fake.await("/v1/release", 1).leases()[0]
-	if farewell["owner"] != fake.requests("/v1/acquire")[0].body["owner"] || farewell["bury_ms"] == nil {
-		t.Errorf("got %v", farewell)
+	released := fake.await("/v1/release", 1).leases()[0]
+	if released["owner"] != fake.requests("/v1/acquire")[0].body["owner"] || released["bury_ms"] == nil {
+		t.Errorf("got %v", released)
 	}
 
 	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -164,8 +164,8 @@ func TestAPlaceInTheQueueIsGivenBack(t *testing.T) {
 	if first["when_blocked"] != "queue" || first["wait_ms"].(float64) != 30_000 {
 		t.Errorf("got %v", first)
 	}
-	if farewell := fake.await("/v1/release", 1).leases()[0]; farewell["owner"] != first["owner"] {
-		t.Errorf("got %v", farewell)
+	if released := fake.await("/v1/release", 1).leases()[0]; released["owner"] != first["owner"] {
+		t.Errorf("got %v", released)
 	}
 }
 
@@ -185,8 +185,8 @@ func TestAPlaceIsGivenBackAfterARefusal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	claim := fake.requests("/v1/acquire")[0].body
-	if farewell := fake.await("/v1/release", 1).leases()[0]; farewell["owner"] != claim["owner"] {
-		t.Errorf("got %v", farewell)
+	if released := fake.await("/v1/release", 1).leases()[0]; released["owner"] != claim["owner"] {
+		t.Errorf("got %v", released)
 	}
 }
 

@@ -28,7 +28,7 @@ type times struct {
 	renewAt  time.Duration
 	stopAt   time.Duration
 	deadline time.Duration
-	// stopAt on the calendar clock, in nanoseconds.
+	// The same moment as stopAt, on the calendar clock, in nanoseconds. Both are from one answer.
 	wallStopAt int64
 }
 
@@ -55,11 +55,16 @@ func timesOf(sent sentAt, g given) times {
 }
 
 // laterOf merges the times of a renewal: none moves back, except that of the next renewal.
+//
+// The limit of the calendar clock is that of the answer whose stopAt counts, although it may be lower than before: if the
+// calendar clock was fast and has been set right since, the higher one would hide that the machine sleeps.
 func (t times) laterOf(other times) times {
-	if other.wallStopAt < t.wallStopAt {
-		other.wallStopAt = t.wallStopAt
+	later := t
+	if other.stopAt >= t.stopAt {
+		later = other
 	}
-	return times{other.renewAt, longer(t.stopAt, other.stopAt), longer(t.deadline, other.deadline), other.wallStopAt}
+	later.renewAt, later.deadline = other.renewAt, longer(t.deadline, other.deadline)
+	return later
 }
 
 // renewalTimeout is how long a renewal may take: less than a third of the ttl, so that it can be repeated in time.
@@ -87,7 +92,11 @@ func fromMillis(millis uint64) time.Duration {
 
 // toMillis rounds up: a wait of less than a millisecond is a wait.
 func toMillis(d time.Duration) int64 {
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
+	millis := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		millis++
+	}
+	return millis
 }
 
 // The module builds with Go 1.19, which has no min and max.

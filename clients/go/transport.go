@@ -102,14 +102,14 @@ type answer struct {
 	pool   *http.Client
 }
 
-// distrust drops the connection: the answer does not fit the request. It is idle, or soon will be; which of them it is
-// cannot be told, so all idle ones go.
-func (a *answer) distrust() { a.pool.CloseIdleConnections() }
+// dropConnections closes the connection of an answer that does not fit its request: the next answer on it may not fit either.
+// net/http does not say which connection carried the answer, so all idle ones of this pool are closed.
+func (a *answer) dropConnections() { a.pool.CloseIdleConnections() }
 
 // decode reads a body.
 func (a *answer) decode(into interface{}) error {
 	if err := json.Unmarshal(a.body, into); err != nil {
-		a.distrust()
+		a.dropConnections()
 		return unknown("the server's answer cannot be read", err)
 	}
 	return nil
