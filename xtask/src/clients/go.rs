@@ -8,7 +8,15 @@ use crate::{python::succeed, root, steps::Steps, target_dir};
 /// The program of docs/languages.md, in `clients/go`.
 const EXAMPLE: &str = "examples/export";
 
-pub(super) fn run(steps: &mut Steps) -> bool {
+/// Format, lints, and the programs.
+pub(super) fn prepare(steps: &mut Steps) -> bool {
+    steps.check("clients: go format", format)
+        && steps.command("clients: go vet", &mut go(&["vet", "./..."]))
+        && steps.command("clients: go build", &mut build("./internal/storiesdriver", &driver()))
+        && steps.command("clients: go build of the example", &mut build(&format!("./{EXAMPLE}"), &example()))
+}
+
+pub(super) fn tests() -> Vec<(String, Command)> {
     let program = target_dir().join("debug/leasehold");
     let mut tests = go(&["test", "-race", "-count=1"]);
     // Most tests wait: more of them at once than there are processors.
@@ -16,12 +24,7 @@ pub(super) fn run(steps: &mut Steps) -> bool {
     let mut fence = runner();
     fence.args(["--postgres", "go", "test", "-count=1", "./..."]);
     fence.current_dir(folder().join("fencetest")).env("LEASEHOLD_PROGRAM", &program);
-    steps.check("clients: go format", format)
-        && steps.command("clients: go vet", &mut go(&["vet", "./..."]))
-        && steps.command("clients: go build", &mut build("./internal/storiesdriver", &driver()))
-        && steps.command("clients: go build of the example", &mut build(&format!("./{EXAMPLE}"), &example()))
-        && (steps.command("clients: go tests", &mut tests)
-            & steps.command("clients: go fence tests", &mut fence))
+    vec![("clients: go tests".to_owned(), tests), ("clients: go fence tests".to_owned(), fence)]
 }
 
 /// The driver of the stories, built.

@@ -2,17 +2,18 @@
 
 use std::{path::PathBuf, process::Command};
 
-use crate::{root, steps::Steps, target_dir};
+use crate::{root, target_dir};
 
 /// The version in the names of the jars.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(super) fn run(steps: &mut Steps) -> bool {
+/// Builds and tests it: Maven does both at once.
+pub(super) fn tests() -> Vec<(String, Command)> {
     let mut verify = Command::new("mvn");
     // The profile of a release also makes the documentation, whose warnings are errors. Nothing is signed.
     verify.args(["--quiet", "--batch-mode", "-Prelease", "-Dgpg.skip", "verify"]).current_dir(folder());
     verify.env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
-    steps.command("clients: java", &mut verify)
+    vec![("clients: java".to_owned(), verify)]
 }
 
 /// The command that starts the driver of the stories.

@@ -20,12 +20,29 @@ pub(crate) fn run(steps: &mut Steps) -> bool {
     let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES]);
     // All of them, even after a failure.
     steps.command("clients: build", build.args(programs))
-        && (python::run(steps)
-            & typescript::run(steps)
-            & go::run(steps)
-            & java::run(steps)
-            & stories(steps)
-            & languages(steps))
+        && (tests(steps) & checks(steps) & stories(steps) & languages(steps))
+}
+
+/// The own tests of each client. They wait more than they compute, so two of them run at once; what is built is built before.
+fn tests(steps: &mut Steps) -> bool {
+    let clients = [
+        (python::prepare(steps), python::tests()),
+        (typescript::prepare(steps), typescript::tests()),
+        (go::prepare(steps), go::tests()),
+        (true, java::tests()),
+    ];
+    let mut passed = clients.iter().all(|(prepared, _)| *prepared);
+    let mut tests =
+        clients.into_iter().filter(|(prepared, _)| *prepared).flat_map(|(_, tests)| tests).peekable();
+    while tests.peek().is_some() {
+        passed &= steps.commands_at_once(tests.by_ref().take(2).collect());
+    }
+    passed
+}
+
+/// The types and the packages of the clients whose build does not check them.
+fn checks(steps: &mut Steps) -> bool {
+    python::check(steps) & steps.check("clients: typescript package", typescript::package)
 }
 
 /// The program that tells the stories.
@@ -84,24 +101,25 @@ fn programs() -> [Program; 7] {
     ]
 }
 
-/// Runs each program of docs/languages.md.
+/// Runs each program of docs/languages.md. All of them run at once.
 fn languages(steps: &mut Steps) -> bool {
     let folder = target_dir().join("clients/programs");
     let prepared = fs::create_dir_all(&folder).and_then(|()| typescript::link_package(&folder));
     let prepared = prepared.map_err(|error| format!("{}: {error}", folder.display()));
     let page = prepared.and_then(|()| read(&root().join("docs/languages.md")));
-    let run_one = |program: Program| {
+    let (mut commands, mut passed) = (Vec::new(), true);
+    for program in programs() {
         let name = format!("clients: the program in {}", program.heading);
         match page.clone().and_then(|page| program.command(&page, &folder)) {
             Ok(command) => {
                 let mut runner = runner();
                 runner.args(["--program", &command]).env("PYTHONPATH", root().join("clients/python/src"));
-                steps.command(&name, &mut runner)
+                commands.push((name, runner));
             }
-            Err(why) => steps.check(&name, || Err(why)),
+            Err(why) => passed &= steps.check(&name, || Err(why)),
         }
-    };
-    programs().map(run_one).into_iter().all(|passed| passed)
+    }
+    passed & steps.commands_at_once(commands)
 }
 
 impl Program {

@@ -1,10 +1,6 @@
 //! The Python client.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf, process::Command};
 
 use super::search_path;
 use crate::{
@@ -14,32 +10,35 @@ use crate::{
     target_dir,
 };
 
-/// Types, tests and package of the Python client.
-pub(super) fn run(steps: &mut Steps) -> bool {
+/// Installs its tools.
+pub(super) fn prepare(steps: &mut Steps) -> bool {
     let requirements = root().join("xtask/clients/python.txt");
-    if !steps.check("clients: python tools", || environment("clients/python", &requirements).map(drop)) {
-        return false;
-    }
-    let package = root().join("clients/python");
+    steps.check("clients: python tools", || environment("clients/python", &requirements).map(drop))
+}
+
+/// Types and package.
+pub(super) fn check(steps: &mut Steps) -> bool {
     let tool = |name: &str| {
         let mut command = Command::new(programs().join(name));
-        command.current_dir(&package).env("PATH", search_path());
+        command.current_dir(source()).env("PATH", search_path());
         command
     };
-    let cache = target_dir().join("clients/python");
-    let mypy =
-        steps.command("clients: python types, mypy", tool("mypy").arg("--cache-dir").arg(cache.join("mypy")));
-    let pyright = steps.command("clients: python types, pyright", &mut tool("pyright"));
+    let cache = target_dir().join("clients/python/mypy");
+    steps.command("clients: python types, mypy", tool("mypy").arg("--cache-dir").arg(cache))
+        & steps.command("clients: python types, pyright", &mut tool("pyright"))
+        & steps.check("clients: python package", package)
+}
+
+pub(super) fn tests() -> Vec<(String, Command)> {
     let mut tests = super::runner();
     tests.arg("--postgres").arg(programs().join("pytest"));
-    tests.args(["-o", &format!("cache_dir={}", cache.join("pytest").display())]);
-    tests.current_dir(&package).env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
-    let tested = steps.command("clients: python tests", &mut tests);
-    mypy & pyright & tested & steps.check("clients: python package", || wheel(&package))
+    tests.args(["-o", &format!("cache_dir={}", target_dir().join("clients/python/pytest").display())]);
+    tests.current_dir(source()).env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
+    vec![("clients: python tests".to_owned(), tests)]
 }
 
 /// The package can be built, installed and used, and has what an index needs.
-fn wheel(package: &Path) -> Result<(), String> {
+fn package() -> Result<(), String> {
     let folder = target_dir().join("clients/python/package");
     drop(fs::remove_dir_all(&folder));
     let pip = |verb: &str| {
@@ -47,7 +46,7 @@ fn wheel(package: &Path) -> Result<(), String> {
         pip.args(["-m", "pip", verb, "--quiet", "--no-deps", "--no-build-isolation"]);
         pip
     };
-    succeed(pip("wheel").arg("--wheel-dir").arg(&folder).arg(package))?;
+    succeed(pip("wheel").arg("--wheel-dir").arg(&folder).arg(source()))?;
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let wheel = files
         .filter_map(Result::ok)
@@ -62,6 +61,10 @@ fn wheel(package: &Path) -> Result<(), String> {
     let mut python = Command::new(programs().join("python"));
     succeed(python.args(["-c", uses]).env("PYTHONPATH", folder.join("installed")).current_dir(&folder))
         .map(drop)
+}
+
+fn source() -> PathBuf {
+    root().join("clients/python")
 }
 
 /// Where the programs of its environment are.

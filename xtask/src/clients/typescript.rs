@@ -10,21 +10,24 @@ use std::{
 use super::runner;
 use crate::{python::succeed, root, steps::Steps, target_dir};
 
-pub(super) fn run(steps: &mut Steps) -> bool {
+/// Types, and the programs.
+pub(super) fn prepare(steps: &mut Steps) -> bool {
     let npm = |script: &str| {
         let mut command = Command::new("npm");
         command.args(["run", "--silent", script]).current_dir(folder());
         command
     };
-    let mut tests = runner();
-    tests.args(["--postgres", "npm", "test"]).current_dir(folder());
-    tests.env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
     steps.check("clients: typescript tools", install)
         && steps.command("clients: typescript build", &mut npm("build"))
         && steps.command("clients: typescript types", &mut npm("check"))
         && steps.command("clients: typescript build of the tests", &mut npm("build:test"))
-        && steps.command("clients: typescript tests", &mut tests)
-        && steps.check("clients: typescript package", package)
+}
+
+pub(super) fn tests() -> Vec<(String, Command)> {
+    let mut tests = runner();
+    tests.args(["--postgres", "npm", "test"]).current_dir(folder());
+    tests.env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
+    vec![("clients: typescript tests".to_owned(), tests)]
 }
 
 /// Lets the programs in this folder import the package by its name.
@@ -54,7 +57,7 @@ fn install() -> Result<(), String> {
 }
 
 /// The package has what its users need, and nothing of the tests.
-fn package() -> Result<(), String> {
+pub(super) fn package() -> Result<(), String> {
     let mut npm = Command::new("npm");
     let listed =
         succeed(npm.args(["pack", "--dry-run", "--json", "--ignore-scripts"]).current_dir(folder()))?;
