@@ -109,20 +109,29 @@ func New(address string, options ...ClientOption) (*Client, error) {
 	return client, nil
 }
 
-// readAddress reads the address of a server, and takes the token from it.
+// readAddress reads the address of a server, and takes the token from it. No error has the address, which may have a token
+// anywhere: only its scheme and host.
 func readAddress(address string) (*url.URL, string, error) {
 	base, err := url.Parse(address)
-	if err != nil {
-		// The error of net/url has the address, which may have a token.
-		return nil, "", &InvalidError{Kind: "invalid", Message: "the address of the server is not a URL"}
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Hostname() == "" {
+		return nil, "", invalidAddress("this is not a URL of a server")
 	}
-	password, _ := base.User.Password()
-	base.User = nil
-	if base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.RawQuery != "" || base.Fragment != "" {
-		message := fmt.Sprintf("%q is not the address of a server: write http://HOST:PORT or https://HOST", base.Redacted())
+	server := base.Scheme + "://" + base.Host
+	if base.RawQuery != "" || base.ForceQuery || base.Fragment != "" {
+		return nil, "", invalidAddress(fmt.Sprintf("the address of %q has a query or a fragment", server))
+	}
+	password, hasPassword := base.User.Password()
+	if base.User != nil && !hasPassword {
+		message := fmt.Sprintf("the address of %q has a user name without a password: write a token as http://:TOKEN@HOST:PORT, "+
+			"or use WithToken", server)
 		return nil, "", &InvalidError{Kind: "invalid", Message: message}
 	}
+	base.User = nil
 	return base, password, nil
+}
+
+func invalidAddress(why string) error {
+	return &InvalidError{Kind: "invalid", Message: why + ": write http://HOST:PORT or https://HOST"}
 }
 
 // CloseIdleConnections closes the connections that no request uses. Leases that are held stay held.

@@ -33,6 +33,8 @@ type BusyError struct {
 	Resource string
 	// Holders are some of those who hold it.
 	Holders []Holder
+	// Foreign is the lock of another program that holds it, or nil.
+	Foreign *ForeignLock
 	// RetryAfter is how long to wait at least before asking again; add some at random.
 	RetryAfter time.Duration
 	// Paused by an operator: nobody is granted the lease.
@@ -45,6 +47,8 @@ func (e *BusyError) Error() string {
 	text := "leasehold: " + e.Resource + " is held"
 	if len(e.Holders) > 0 {
 		text += " by " + e.Holders[0].String()
+	} else if e.Foreign != nil {
+		text += " by " + e.Foreign.String()
 	}
 	if len(e.Holders) > 1 {
 		text += fmt.Sprintf(" and %d more", len(e.Holders)-1)
@@ -173,12 +177,16 @@ func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 // A HolderChangedError says that the grant that an order names is gone.
 type HolderChangedError struct {
 	Resource string
-	// Token of the newest grant, or 0.
+	// Token of the newest grant, or 0 if the server names none.
 	Token int64
 }
 
 func (e *HolderChangedError) Error() string {
-	return fmt.Sprintf("leasehold: the order names a grant of %s that is gone; the newest one is %d", e.Resource, e.Token)
+	text := "leasehold: the order names a grant of " + e.Resource + " that is gone"
+	if e.Token == 0 {
+		return text + ", and the server names no newer one"
+	}
+	return fmt.Sprintf("%s; the newest one is %d", text, e.Token)
 }
 
 // withCause is an error and a second one behind it, both for errors.Is and errors.As. Errors with several causes need

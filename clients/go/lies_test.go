@@ -311,6 +311,62 @@ func TestAnOrderIsNeverRepeated(t *testing.T) {
 	if err := fake.client().Order(context.Background(), order); !errors.As(err, &changed) || changed.Token != 8 {
 		t.Errorf("got %v", err)
 	}
+	fake.lie("/v1/orders", problem(412, object{"kind": "not_that_one", "effect": "none", "key": resource}))
+	err = fake.client().Order(context.Background(), order)
+	if !errors.As(err, &changed) || changed.Token != 0 || !strings.HasSuffix(err.Error(), "the server names no newer one") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The lock of another program is seen, and an operator removes it by the hash of its value.
+func TestTheLockOfAnotherProgram(t *testing.T) {
+	t.Parallel()
+	fake := newFake(t)
+	lock := object{"key": "report:42", "form": "a string", "value_hash": "00112233445566ff", "remaining_ms": 1500}
+	fake.lie("/v1/acquire", func(request asked, _ http.ResponseWriter, _ int, _ object) (int, object) {
+		answer := named(request.body)
+		answer["kind"], answer["effect"], answer["holders"], answer["foreign"] = "contended", "none", []object{}, lock
+		return 423, answer
+	})
+	client := fake.client()
+	_, _, err := client.TryAcquire(context.Background(), resource)
+	var busy *leasehold.BusyError
+	want := leasehold.ForeignLock{
+		Key: "report:42", Form: "a string", ValueHash: "00112233445566ff", Remaining: 1500 * time.Millisecond,
+	}
+	if !errors.As(err, &busy) || busy.Foreign == nil || *busy.Foreign != want {
+		t.Fatalf("got %+v", err)
+	}
+	if !strings.HasSuffix(err.Error(), "is held by a lock of another program (key report:42) for 1.5s more") {
+		t.Errorf("got %v", err)
+	}
+	fake.lie("/v1/resource", func(_ asked, _ http.ResponseWriter, _ int, _ object) (int, object) {
+		forever := object{"key": "report:\x1b42", "form": "a string", "value_hash": "00112233445566ff", "remaining_ms": nil}
+		waiter := object{"holder": object{"host": "a", "pid": 1}, "weight": 1, "foreign": true}
+		return 200, object{
+			"resource": resource, "key": resource, "holders": []object{}, "foreign": []object{lock, forever}, "queue": []object{waiter},
+		}
+	})
+	seen, err := client.Look(context.Background(), resource)
+	if err != nil || len(seen.Foreign) != 2 || seen.Foreign[0] != want || !seen.Foreign[1].NeverExpires || !seen.Queue[0].Foreign {
+		t.Fatalf("got %+v, %v", seen, err)
+	}
+	if text := seen.Foreign[1].String(); text != "a lock of another program (key report: 42) without an expiry" {
+		t.Errorf("got %q", text)
+	}
+	fake.lie("/v1/orders", func(_ asked, _ http.ResponseWriter, status int, _ object) (int, object) {
+		return status, object{"verdict": "done", "key": resource}
+	})
+	err = client.Order(context.Background(), leasehold.Order{
+		Resource: resource, Action: leasehold.EvictForeign, ValueHash: busy.Foreign.ValueHash, Why: "its program is gone",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := fake.requests("/v1/orders")[0].body
+	if sent["action"] != "evict-foreign" || sent["value_hash"] != "00112233445566ff" || sent["token"] != nil {
+		t.Errorf("got %v", sent)
+	}
 }
 
 func TestNoSecretIsPrinted(t *testing.T) {
@@ -332,12 +388,23 @@ func TestNoSecretIsPrinted(t *testing.T) {
 	if failed == nil || released == nil || address == nil || unparsed == nil {
 		t.Fatal("they fail")
 	}
+	var addresses []error
+	for _, format := range []string{
+		"app:%s@127.0.0.1", "http://%s@127.0.0.1:1", "http://127.0.0.1:1?token=%s", "http://127.0.0.1:1#%s", "//:%s@127.0.0.1",
+		"https:%s", "http:///%s", "ftp://:%s@127.0.0.1/%[1]s",
+	} {
+		_, err := leasehold.New(fmt.Sprintf(format, secret))
+		if !errors.Is(err, leasehold.ErrInvalid) {
+			t.Errorf("%s: got %v", format, err)
+		}
+		addresses = append(addresses, err)
+	}
 	type wrapped struct {
 		Lease  *leasehold.Lease
 		client *leasehold.Client
 	}
 	for _, value := range []interface{}{
-		lease, client, wrapped{lease, client}, &wrapped{lease, client}, failed, released, address, unparsed,
+		lease, client, wrapped{lease, client}, &wrapped{lease, client}, failed, released, address, unparsed, addresses,
 	} {
 		for _, verb := range []string{"%v", "%+v", "%#v"} {
 			if text := fmt.Sprintf(verb, value); strings.Contains(text, owner) || strings.Contains(text, secret) {

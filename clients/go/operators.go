@@ -46,6 +46,27 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%v for %v more", h.Process, h.Remaining.Round(100*time.Millisecond))
 }
 
+// A ForeignLock is a lock of another program, which knows nothing of leasehold, on the same resource.
+type ForeignLock struct {
+	// Key in the store.
+	Key string
+	// Form says what it is, in the words of the store.
+	Form string
+	// ValueHash names it in an [Order] with [EvictForeign]. It shows nothing of the lock's value.
+	ValueHash string
+	// Remaining until it expires, unless NeverExpires.
+	Remaining    time.Duration
+	NeverExpires bool
+}
+
+func (f ForeignLock) String() string {
+	until := fmt.Sprintf("for %v more", f.Remaining.Round(100*time.Millisecond))
+	if f.NeverExpires {
+		until = "without an expiry"
+	}
+	return printable(fmt.Sprintf("a lock of another program (key %s) %s", f.Key, until))
+}
+
 // A Waiter is a claim in a queue.
 type Waiter struct {
 	Process
@@ -53,6 +74,8 @@ type Waiter struct {
 	Waited time.Duration
 	// Silent: it could have been granted, and did not answer.
 	Silent bool
+	// Foreign: it is a lock of another program.
+	Foreign bool
 }
 
 // A Resource is a resource as it is now.
@@ -62,6 +85,8 @@ type Resource struct {
 	Capacity    uint32
 	Holders     []Holder
 	HolderCount int
+	// Foreign are the locks of other programs that hold it.
+	Foreign     []ForeignLock
 	Queue       []Waiter
 	QueueLength int
 	// LastToken that was granted, where the store remembers it, or 0.
@@ -74,16 +99,18 @@ type Resource struct {
 }
 
 type resourceBody struct {
-	Resource    string       `json:"resource"`
-	Key         string       `json:"key"`
-	Capacity    uint32       `json:"capacity"`
-	Holders     []holderBody `json:"holders"`
-	HolderCount int          `json:"holder_count"`
+	Resource    string        `json:"resource"`
+	Key         string        `json:"key"`
+	Capacity    uint32        `json:"capacity"`
+	Holders     []holderBody  `json:"holders"`
+	HolderCount int           `json:"holder_count"`
+	Foreign     []foreignBody `json:"foreign"`
 	Queue       []struct {
 		Holder   processBody `json:"holder"`
 		Weight   uint32      `json:"weight"`
 		WaitedMs uint64      `json:"waited_ms"`
 		Silent   bool        `json:"silent"`
+		Foreign  bool        `json:"foreign"`
 	} `json:"queue"`
 	QueueLength int       `json:"queue_length"`
 	LastToken   tokenText `json:"last_token"`
@@ -99,8 +126,12 @@ func (b *resourceBody) read() Resource {
 		Unreadable: b.Unreadable, cursor: b.Cursor,
 	}
 	for _, w := range b.Queue {
-		waiter := Waiter{Process: Process(w.Holder), Weight: w.Weight, Waited: fromMillis(w.WaitedMs), Silent: w.Silent}
-		resource.Queue = append(resource.Queue, waiter)
+		resource.Queue = append(resource.Queue, Waiter{
+			Process: Process(w.Holder), Weight: w.Weight, Waited: fromMillis(w.WaitedMs), Silent: w.Silent, Foreign: w.Foreign,
+		})
+	}
+	for i := range b.Foreign {
+		resource.Foreign = append(resource.Foreign, *b.Foreign[i].read())
 	}
 	return resource
 }
@@ -269,6 +300,8 @@ const (
 	Evict Action = "evict"
 	// EvictNow ends the holder's lease at once: two may run.
 	EvictNow Action = "evict-now"
+	// EvictForeign removes the lock of another program, which the order names by its ValueHash: two may run.
+	EvictForeign Action = "evict-foreign"
 	// Pause grants nothing for a while.
 	Pause Action = "pause"
 	// Resume ends a pause.
@@ -283,7 +316,7 @@ type Order struct {
 	Action   Action
 	// Why is written to the audit trail.
 	Why string
-	// Token (or number) of the grant that an ask or evict is for. 0 with Any: whichever is the newest.
+	// Token (or number) of the grant that an ask or evict is for. With Any and 0: the newest grant.
 	Token int64
 	Any   bool
 	// Within is how much time an ask gives.
@@ -292,6 +325,8 @@ type Order struct {
 	Lasting time.Duration
 	// Capacity after a resize.
 	Capacity uint32
+	// ValueHash of the lock that an evict-foreign is for: see [ForeignLock].
+	ValueHash string
 }
 
 type orderBody struct {
@@ -303,6 +338,7 @@ type orderBody struct {
 	WithinMs  int64  `json:"within_ms,omitempty"`
 	LastingMs int64  `json:"lasting_ms,omitempty"`
 	Capacity  uint32 `json:"capacity,omitempty"`
+	ValueHash string `json:"value_hash,omitempty"`
 }
 
 // Order gives an order. It needs a token with the role of an operator. An order is never sent twice: after an
@@ -316,7 +352,7 @@ func (c *Client) Order(ctx context.Context, order Order) error {
 	}
 	body := orderBody{
 		Resource: order.Resource, Action: order.Action, Why: order.Why, Any: order.Any, WithinMs: toMillis(order.Within),
-		LastingMs: toMillis(order.Lasting), Capacity: order.Capacity,
+		LastingMs: toMillis(order.Lasting), Capacity: order.Capacity, ValueHash: order.ValueHash,
 	}
 	if order.Token != 0 {
 		body.Token = strconv.FormatInt(order.Token, 10)

@@ -27,6 +27,7 @@ func errorOf(r *reply, resource string) error {
 		return &BusyError{
 			Resource:   resource,
 			Holders:    readHolders(r.Holders),
+			Foreign:    r.Foreign.read(),
 			RetryAfter: fromMillis(r.RetryMs),
 			Paused:     r.Paused,
 		}

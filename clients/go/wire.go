@@ -95,6 +95,7 @@ type reply struct {
 	Asked       *finishBody  `json:"asked"`
 	Evicting    bool         `json:"evicting"`
 	Holders     []holderBody `json:"holders"`
+	Foreign     *foreignBody `json:"foreign"`
 	Paused      bool         `json:"paused"`
 	RetryMs     uint64       `json:"retry_after_ms"`
 
@@ -162,6 +163,24 @@ func readHolders(bodies []holderBody) []Holder {
 		holders = append(holders, body.read())
 	}
 	return holders
+}
+
+type foreignBody struct {
+	Key         string  `json:"key"`
+	Form        string  `json:"form"`
+	ValueHash   string  `json:"value_hash"`
+	RemainingMs *uint64 `json:"remaining_ms"`
+}
+
+func (f *foreignBody) read() *ForeignLock {
+	if f == nil {
+		return nil
+	}
+	lock := &ForeignLock{Key: f.Key, Form: f.Form, ValueHash: f.ValueHash, NeverExpires: f.RemainingMs == nil}
+	if f.RemainingMs != nil {
+		lock.Remaining = fromMillis(*f.RemainingMs)
+	}
+	return lock
 }
 
 // given is what a grant gives to a claim that asked for a ttl and was sent so long ago.
