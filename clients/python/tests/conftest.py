@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 import leasehold
 import pytest
@@ -22,21 +26,55 @@ def program() -> Path:
     return path
 
 
+def end_with_parent() -> None:
+    """In a child before it starts: it ends when this process does, also when that is killed."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
 class Server:
     """A ``leasehold serve`` over SQLite."""
 
     def __init__(self, folder: Path, more: Optional[List[str]] = None) -> None:
         self.folder = folder
         command = [str(program()), "--store", f"sqlite:{folder / 'leases.db'}", "--json", "serve", "--listen", "127.0.0.1:0"]
-        self.process = subprocess.Popen([*command, *(more or [])], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*command, *(more or [])], stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+        )
         assert self.process.stdout is not None
-        self.url: str = json.loads(self.process.stdout.readline())["listening"]
+        try:
+            line = self.process.stdout.readline()
+            try:
+                self.url: str = json.loads(line)["listening"]
+            except (ValueError, KeyError):
+                raise AssertionError(f"the server did not start. Its first line: {line!r}") from None
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def new_token(file: Path, name: str, role: str) -> str:
+    """Makes an API token in this file."""
+    command = [str(program()), "token", "--tokens", str(file), "new", name, "--role", role]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@contextmanager
+def serving(more: Optional[List[str]] = None) -> Iterator[Server]:
+    """A server, until the end of the block."""
+    with folder() as path:
+        server = Server(Path(path), more)
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 def folder() -> "tempfile.TemporaryDirectory[str]":
@@ -47,19 +85,25 @@ def folder() -> "tempfile.TemporaryDirectory[str]":
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    with folder() as path:
-        server = Server(Path(path))
+    with serving() as server:
         yield server
-        server.stop()
 
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that the test may stop."""
-    with folder() as path:
-        server = Server(Path(path))
+    with serving() as server:
         yield server
-        server.stop()
+
+
+@pytest.fixture
+def operated() -> Iterator[Tuple[leasehold.Client, leasehold.Client]]:
+    """A client and an operator of a server that asks for API tokens."""
+    with folder() as path:
+        tokens = Path(path) / "tokens.toml"
+        client, operator = new_token(tokens, "worker", "client"), new_token(tokens, "ops", "operator")
+        with serving(["--tokens", str(tokens)]) as server:
+            yield leasehold.Client(server.url, token=client), leasehold.Client(server.url, token=lambda: operator)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, Callable, Coroutine, List
 
 import leasehold
 import pytest
-from test_leases import await_free, await_queue
+from test_leases import await_free, await_queue, no_threads
 
 Test = Callable[..., Coroutine[Any, Any, None]]
 
@@ -40,7 +40,7 @@ async def test_a_loss_cancels_the_body(client: leasehold.Client, other: leasehol
     was_cancelled = False
     with pytest.raises(leasehold.Lost) as caught:
         async with client.lease(name) as lease:
-            asyncio.get_running_loop().call_later(0.1, lease.end, "evicted")
+            asyncio.get_running_loop().call_later(0.1, lease._mark_lost, "evicted")
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -61,7 +61,7 @@ async def test_an_error_of_the_body_is_not_hidden_by_a_loss(
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         async with client.lease(name) as lease:
-            asyncio.get_running_loop().call_soon(lease.end, "evicted")
+            asyncio.get_running_loop().call_soon(lease._mark_lost, "evicted")
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
@@ -74,7 +74,7 @@ async def test_a_body_that_swallows_the_cancellation_ends_as_it_is(
     client: leasehold.Client, other: leasehold.Client, name: str
 ) -> None:
     async with client.lease(name) as lease:
-        asyncio.get_running_loop().call_soon(lease.end, "evicted")
+        asyncio.get_running_loop().call_soon(lease._mark_lost, "evicted")
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -103,12 +103,17 @@ async def test_a_cancelled_body_stays_cancelled(client: leasehold.Client, other:
 
 @in_loop
 async def test_it_works_within_a_timeout(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
+    entered = asyncio.Event()
+
     async def work() -> None:
         async with client.lease(name):
+            entered.set()
             await asyncio.sleep(60)
 
+    working = asyncio.create_task(work())
+    await entered.wait()
     with pytest.raises(asyncio.TimeoutError):
-        await asyncio.wait_for(work(), 0.5)
+        await asyncio.wait_for(working, 0.1)
     await asyncio.to_thread(await_free, other, name)
 
 
@@ -173,10 +178,54 @@ async def test_several_and_their_loss(client: leasehold.Client, other: leasehold
     names = [f"{name}-2", f"{name}-1"]
     with pytest.raises(leasehold.Lost):
         async with client.all(*(client.lease(each) for each in names)) as leases:
-            asyncio.get_running_loop().call_soon(leases.leases[1].end, "evicted")
+            asyncio.get_running_loop().call_soon(leases.leases[1]._mark_lost, "evicted")
             await asyncio.sleep(60)
     for each in names:
         await asyncio.to_thread(await_free, other, each)
+
+
+@in_loop
+async def test_all_leases_of_a_set_may_be_lost_at_once(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
+    """As when the client is cut off: one look at the clocks ends all of them."""
+    names = [f"{name}-1", f"{name}-2"]
+    with pytest.raises(leasehold.Lost):
+        async with client.all(*(client.lease(each) for each in names)) as leases:
+            loop = asyncio.get_running_loop()
+            for lease in leases:
+                loop.call_soon(lease._mark_lost, "expired")
+            await asyncio.sleep(60)
+    if sys.version_info >= (3, 11):
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+    await asyncio.sleep(0.01)
+
+
+@in_loop
+async def test_the_loss_of_a_set_is_told_once(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
+    told: "asyncio.Queue[leasehold.LeaseSet]" = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    leases = await client.all(client.lease(f"{name}-1"), client.lease(f"{name}-2")).acquire_async()
+    leases.on_lost(lambda lost: loop.call_soon_threadsafe(told.put_nowait, lost))
+    waiting = asyncio.create_task(leases.wait_lost())
+    for lease in leases:
+        lease._mark_lost("evicted")
+    await waiting
+    assert await told.get() is leases and leases.loss().why == "evicted"
+    await asyncio.sleep(0.1)
+    assert told.empty()
+    await leases.release_async()
+
+
+@in_loop
+async def test_a_claim_that_finds_no_thread_blocks_no_loop(
+    client: leasehold.Client, other: leasehold.Client, name: str
+) -> None:
+    with no_threads():
+        with pytest.raises(leasehold.Unavailable) as caught:
+            await client.lease(name, wait=None).acquire_async()
+    assert caught.value.effect == "none"
+    async with client.lease(name):
+        pass
 
 
 @in_loop
@@ -186,7 +235,7 @@ async def test_leading_begins_anew_after_a_loss(client: leasehold.Client, other:
     async def work(lead: leasehold.Lease) -> str:
         terms.append(lead.token)
         if len(terms) == 1:
-            asyncio.get_running_loop().call_soon(lead.end, "evicted")
+            asyncio.get_running_loop().call_soon(lead._mark_lost, "evicted")
             await asyncio.sleep(60)
         async for leader in other.election(name).observe():
             assert leader is not None and leader.token == lead.token
@@ -198,12 +247,35 @@ async def test_leading_begins_anew_after_a_loss(client: leasehold.Client, other:
 
 
 @in_loop
+async def test_a_leader_that_gave_up_its_lead_is_not_elected_again(
+    client: leasehold.Client, other: leasehold.Client, name: str
+) -> None:
+    async def work(lead: leasehold.Lease) -> None:
+        await lead.release_async()
+        lead.check()
+
+    with pytest.raises(leasehold.Lost) as caught:
+        await client.election(name).lead_async("a:80", work)
+    assert caught.value.why == "released"
+
+
+@in_loop
+async def test_observing_is_cancelled_by_its_token(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
+    cancel = leasehold.CancelToken()
+    leaders = client.election(name).observe(cancel=cancel).__aiter__()
+    assert await leaders.__anext__() is None
+    asyncio.get_running_loop().call_later(0.2, cancel.cancel)
+    with pytest.raises(leasehold.Cancelled):
+        await leaders.__anext__()
+
+
+@in_loop
 async def test_a_loss_can_be_waited_for(client: leasehold.Client, other: leasehold.Client, name: str) -> None:
     lease = await client.lease(name).acquire_async()
     lost = asyncio.create_task(lease.wait_lost())
     await asyncio.sleep(0.05)
     assert not lost.done()
-    lease.end("evicted")
+    lease._mark_lost("evicted")
     await lost
     await lease.wait_lost()
     await lease.release_async()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+import traceback
 from typing import Any, Type
 
 import leasehold
 import pytest
 from leasehold import _protocol
+from leasehold._json import Doc
 from leasehold._names import key_of, new_owner, owner_hash
-from leasehold._protocol import Answer, Claim, Granted, Kept, Queued
+from leasehold._protocol import Answer, Call, Claim, Granted, Kept, Queued, RenewedClaim
 from leasehold._renewal import batches
 from leasehold._times import Sent, renewal_timeout, times_of, tombstone
 
@@ -23,6 +25,14 @@ def test_keys_are_encoded_as_the_server_does() -> None:
     assert key_of("report/a/b") == "report/a%2Fb"
     assert key_of("report/ü") == "report/%C3%BC"
     assert key_of("report/a~b") == "report/a%7Eb"
+
+
+def test_a_resource_can_be_named_by_its_key() -> None:
+    hashed = leasehold.Key("acme:report/~0123456789abcdef0123456789abcdef")
+    assert Claim(hashed, 30).fields()["key"] == Claim(hashed, 30).text == hashed.key
+    plain = Claim(leasehold.Key("report/a%2Fb"), 30)
+    assert (plain.key, plain.text) == ("report/a%2Fb", "report/a/b") and "resource" not in plain.fields()
+    assert Claim("report/a/b", 30).fields()["resource"] == "report/a/b"
 
 
 @pytest.mark.parametrize("name", ["report", "Report/1", "report/", "/1", "a:b:c/1", "a b/1", "r/\x07", "r/\x85", "r/" + "é" * 129])
@@ -61,6 +71,15 @@ def test_no_time_moves_back() -> None:
     second = times_of(Sent(101.0, 4000.0), remaining=5, ttl=30)
     assert first.later_of(second)[1:] == first[1:]
     assert first.later_of(second).renew_at == second.renew_at
+
+
+def test_the_calendar_time_follows_a_clock_that_was_set_back() -> None:
+    """Otherwise it is an hour late, and does not end the lease of a machine that slept."""
+    fast = times_of(Sent(100.0, 8600.0), remaining=30, ttl=30)
+    right = times_of(Sent(110.0, 5010.0), remaining=30, ttl=30)
+    assert fast.later_of(right).wall_stop_at == right.wall_stop_at == pytest.approx(5034.698)
+    # An answer that extends nothing changes nothing.
+    assert right.later_of(fast).wall_stop_at == right.wall_stop_at
 
 
 def test_a_renewal_may_take_less_than_a_third_of_the_ttl() -> None:
@@ -130,6 +149,9 @@ def test_a_place_is_not_a_grant() -> None:
     assert _protocol.read_acquire(Answer(202, json.dumps(place).encode()), CLAIM) == Queued()
 
 
+NAMED = {"key": "report/1", "owner_hash": owner_hash(OWNER)}
+
+
 def problem(kind: str, status: int, **fields: Any) -> Answer:
     return Answer(status, json.dumps({"kind": kind, "status": status, "title": "t", "effect": "none", **fields}).encode())
 
@@ -155,8 +177,17 @@ def problem(kind: str, status: int, **fields: Any) -> Answer:
 )
 def test_each_problem_is_a_type(kind: str, error: Type[leasehold.LeaseholdError]) -> None:
     with pytest.raises(error) as caught:
-        _protocol.read_acquire(problem(kind, 400), CLAIM)
+        _protocol.read_acquire(problem(kind, 400, **NAMED), CLAIM)
     assert type(caught.value) is error and caught.value.effect == "none"
+    assert caught.value.kind == kind, "a limit is not the same as a wrong name"
+
+
+@pytest.mark.parametrize("kind", ["contended", "lost"])
+def test_a_verdict_that_names_no_claim_is_not_believed(kind: str) -> None:
+    answer = problem(kind, 400)
+    with pytest.raises(leasehold.Unavailable):
+        _protocol.read_acquire(answer, CLAIM)
+    assert answer.drop_connection
 
 
 def test_effects_are_unknown_unless_said() -> None:
@@ -168,22 +199,50 @@ def test_effects_are_unknown_unless_said() -> None:
 
 
 def test_renewals_are_read_one_by_one() -> None:
-    claims = [Claim(f"report/{number}", 30, {}, OWNER) for number in range(5)]
-    named = [{"key": claim.key, "owner_hash": owner_hash(OWNER)} for claim in claims]
-    kept = {"status": 200, "verdict": "kept", "ttl_ms": 30000, "remaining_ms": 30000, "asked": None, "evicting": False}
+    claims = [RenewedClaim(Claim(f"report/{number}", 30, {}, OWNER), 7) for number in range(7)]
+    named = [{"key": each.claim.key, "owner_hash": owner_hash(OWNER)} for each in claims]
+    kept = {"status": 200, "verdict": "kept", "grant": "7", "ttl_ms": 30000, "remaining_ms": 30000, "asked": None, "evicting": False}
     entries = [
         {**kept, **named[0]},
         {"status": 410, "kind": "lost", "why": "evicted", "effect": "none", "verdict": "gone", **named[1]},
         {"status": 503, "kind": "unavailable", "effect": "unknown"},
         {**kept, **named[0]},
         {"status": 410, "kind": "lost", "why": "evicted", "effect": "none", "verdict": "gone", **named[0]},
+        {**kept, **named[5], "grant": "9"},
+        {"status": 202, "verdict": "queued", **named[6]},
     ]
-    outcomes = _protocol.read_renewals(Answer(200, json.dumps({"leases": entries}).encode()), claims)
+    answer = Answer(200, json.dumps({"leases": entries}).encode())
+    outcomes = _protocol.read_renewals(answer, claims)
+    assert answer.drop_connection
     assert outcomes[0] == Kept(30, 30, None, False)
     assert isinstance(outcomes[1], leasehold.Lost) and outcomes[1].why == "evicted"
-    assert [type(outcome) for outcome in outcomes[2:]] == [leasehold.Unavailable] * 3, "what names another claim says nothing"
+    assert [type(outcome) for outcome in outcomes[2:5]] == [leasehold.Unavailable] * 3, "what names another claim says nothing"
+    for outcome in outcomes[5:]:  # others may have held it between
+        assert isinstance(outcome, leasehold.Lost) and outcome.why == "not_there"
     with pytest.raises(leasehold.Unavailable):
         _protocol.read_renewals(Answer(200, json.dumps({"leases": entries[:2]}).encode()), claims)
+    with pytest.raises(leasehold.Unavailable):  # a refusal of the whole list ends no lease
+        _protocol.read_renewals(problem("lost", 410, why="evicted"), claims)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"resources":' * 100_000,
+        b"[" * 100_000,
+        b'{"verdict":"granted","ttl_ms":1' + b"0" * 4000 + b"}",
+        b'{"verdict":"granted","token":"1' + b"0" * 5000 + b'"}',
+    ],
+)
+def test_an_answer_that_is_too_large_to_read_is_unavailable(body: bytes) -> None:
+    def read(doc: Doc) -> None:
+        doc.seconds("ttl_ms")
+        doc.opt_token("token")
+
+    answer = Answer(200, body)
+    with pytest.raises(leasehold.Unavailable):
+        _protocol.read_reply(answer, read)
+    assert answer.drop_connection
 
 
 def test_errors_travel_between_processes() -> None:
@@ -196,18 +255,38 @@ def test_errors_travel_between_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:7420", "ftp://host", "http://", "http://user:secret@host", "http://host:port", "http://host/?a=1"]
+    "url", ["localhost:7420", "ftp://host", "http://", "http://user:secret@host", "http://host:secret", "http://host/?a=secret"]
+    + ["redis://user:secret@host", "http://[::1", "http://[secret", "http://ho st", "http://host/s\u00fccret", "user:secret@host"],
 )
-def test_a_wrong_address_is_invalid(url: str) -> None:
+def test_a_wrong_address_is_invalid_and_not_repeated(url: str) -> None:
     with pytest.raises(leasehold.Invalid) as caught:
         leasehold.Client(url)
+    assert "secret" not in "".join(traceback.format_exception(type(caught.value), caught.value, None))
+
+
+def test_secrets_are_not_shown() -> None:
+    with pytest.raises(leasehold.Invalid) as caught:
+        leasehold.Client("http://127.0.0.1:1", token="lh_1_secret\n")
+    assert "secret" not in str(caught.value) and "line break" in str(caught.value)
+    with pytest.raises(leasehold.Invalid) as caught:
+        leasehold.Client("http://127.0.0.1:1", token=lambda: "lh_1_secret\n").info()
     assert "secret" not in str(caught.value)
+    assert OWNER not in repr(_protocol.renew([Claim("report/1", 30, {}, OWNER)], 1))
+    assert OWNER not in repr(Call("POST", "/v1/acquire", OWNER.encode()))
 
 
 def test_requests_are_checked_before_they_are_sent() -> None:
     client = leasehold.Client("http://127.0.0.1:1")
     for wrong in [
         lambda: client.lease("report/1", ttl=0),
+        lambda: client.lease("report/1", ttl=float("inf")),
+        lambda: client.lease("report/1", ttl=float("nan")),
+        lambda: client.lease("report/1", wait=float("nan")),
+        lambda: client.order("pause", "report/1", why="a test", lasting=float("inf")),
+        lambda: leasehold.Client(timeout=float("inf")),
+        lambda: leasehold.Key("report/a b"),
+        lambda: leasehold.Key("report/a%2fb"),
+        lambda: leasehold.Key("report/~12"),
         lambda: client.lease("report"),
         lambda: client.semaphore("db/1", capacity=2, weight=3),
         lambda: client.all(),

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
-from typing import Callable, Iterator, List
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Tuple
 
 import leasehold
 import pytest
+from leasehold import _clock, _process
 from leasehold._names import owner_hash
+from test_leases import no_threads
 
 Respond = Callable[[bytes], bytes]
 
@@ -330,3 +337,308 @@ def test_certificates_are_checked() -> None:
         with pytest.raises(leasehold.Invalid):
             leasehold.Client(url, ca=f"{folder}/none.pem")
         close_listener(listener)
+
+
+def problem(request: bytes, kind: str, status: int, **fields: Any) -> bytes:
+    """A refusal of what was asked for."""
+    asked = json.loads(request.partition(b"\r\n\r\n")[2])
+    told = {"kind": kind, "status": status, "title": kind, "effect": "none", **fields}
+    told.update(key=asked["resource"], owner_hash=owner_hash(asked["owner"]))
+    return grant(request, body=json.dumps(told).encode()).replace(b"200 OK", f"{status} {kind}".encode(), 1)
+
+
+def owners(fake: FakeServer, path: bytes) -> List[str]:
+    """The owner tokens of the requests to this path."""
+    bodies = [request.partition(b"\r\n\r\n")[2] for request in list(fake.requests) if path in request]
+    return [json.loads(body)["owner"] for body in bodies]
+
+
+def await_request(fake: FakeServer, path: bytes, count: int = 1) -> None:
+    ends_at = time.monotonic() + 30
+    while sum(path in request for request in list(fake.requests)) < count:
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
+
+
+def test_an_answer_that_names_another_claim_costs_its_connection(fake: FakeServer) -> None:
+    """What follows on that connection may belong to another request, too."""
+    client = leasehold.Client(fake.url, release_timeout=0.2)
+
+    def respond(request: bytes) -> bytes:
+        return grant(request).replace(b'"key": "report/1"', b'"key": "report/2"')
+
+    fake.respond = respond
+    with pytest.raises(leasehold.Unavailable, match="another claim"):
+        client.try_lease("report/1").acquire()
+    assert client.connections._idle[0] == []
+    fake.respond = lambda request: problem(request, "contended", 423, holders=[])
+    for _ in range(2):
+        with pytest.raises(leasehold.Busy):
+            client.try_lease("report/1").acquire()
+    assert len(client.connections._idle[0]) == 1, "a refusal is an answer like any other"
+
+
+def test_what_follows_an_unanswered_claim_may_have_had_an_effect(fake: FakeServer) -> None:
+    client = leasehold.Client(fake.url, release_timeout=0.2)
+
+    def respond(request: bytes) -> bytes:
+        fake.close()
+        return b""
+
+    fake.respond = respond
+    with pytest.raises(leasehold.Unavailable, match="cannot connect") as caught:
+        client.lease("report/1", wait=0.5).acquire()
+    assert caught.value.effect == "unknown"
+
+
+def test_a_grant_beside_another_store_may_have_had_an_effect(fake: FakeServer) -> None:
+    client = leasehold.Client(fake.url)
+
+    def respond(request: bytes) -> bytes:
+        client.connections._another_store_at = _clock.now()  # by another request, meanwhile
+        return grant(request)
+
+    fake.respond = respond
+    with pytest.raises(leasehold.Unavailable, match="another store") as caught:
+        client.try_lease("report/1").acquire()
+    assert caught.value.effect == "unknown"
+    await_request(fake, b"/v1/release")
+
+
+def test_a_claim_whose_owner_token_is_used_up_begins_anew(fake: FakeServer) -> None:
+    """Its grant was not answered, and an operator evicted it."""
+    answers: List[Callable[[bytes], bytes]] = [lambda _: b"", lambda request: problem(request, "lost", 410, why="evicted")]
+
+    def respond(request: bytes) -> bytes:
+        if b"/v1/acquire" in request and answers:
+            return answers.pop(0)(request)
+        return grant(request)
+
+    fake.respond = respond
+    with leasehold.Client(fake.url).lease("report/1", wait=30):
+        first, second, third = owners(fake, b"/v1/acquire")
+        assert first == second != third
+    await_request(fake, b"/v1/release", 2)
+    assert set(owners(fake, b"/v1/release")) == {first, third}
+
+
+def test_a_try_is_not_repeated_without_end(fake: FakeServer) -> None:
+    fake.respond = lambda request: problem(request, "lost", 410, why="buried")
+    fails(fake, effect="none")
+    assert len(set(owners(fake, b"/v1/acquire"))) == 4
+
+
+class Pauses(leasehold.CancelToken):
+    """Does not sleep, and is cancelled after some pauses."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+        self.pauses: List[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        if len(self.pauses) == self.count:
+            self.cancel()
+        self.check()
+
+
+def test_a_server_that_drains_is_asked_less_and_less(fake: FakeServer) -> None:
+    fake.respond = lambda request: problem(request, "draining", 503)
+    cancel = Pauses(8)
+    with pytest.raises(leasehold.Cancelled):
+        leasehold.Client(fake.url).lease("report/1", wait=None).acquire(cancel=cancel)
+    assert cancel.pauses[0] <= 0.1 and cancel.pauses[-1] >= 1.5
+    fake.respond = lambda request: problem(request, "throttled", 429, retry_after_ms=7000)
+    cancel = Pauses(8)
+    with pytest.raises(leasehold.Cancelled):
+        leasehold.Client(fake.url).lease("report/1", wait=None).acquire(cancel=cancel)
+    assert min(cancel.pauses) >= 7 and len(set(cancel.pauses)) > 1, "not all at the same time"
+
+
+def test_a_server_that_does_not_wait_is_asked_less_and_less(fake: FakeServer) -> None:
+    def respond(request: bytes) -> bytes:
+        return grant(request).replace(b"200 OK", b"202 Accepted", 1).replace(b"granted", b"queued ", 1)
+
+    def queued(request: bytes) -> bytes:
+        return respond(request).replace(b'"queued "', b'"queued" ')
+
+    fake.respond = queued
+    cancel = Pauses(8)
+    with pytest.raises(leasehold.Cancelled):
+        leasehold.Client(fake.url).lease("report/1", wait=None).acquire(cancel=cancel)
+    assert 0 < cancel.pauses[0] <= 0.1 and cancel.pauses[-1] == 0.4, "a place lasts for a second"
+
+
+def test_a_request_is_in_use_while_it_is_acquired(fake: FakeServer) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def respond(request: bytes) -> bytes:
+        if not asked.is_set():
+            asked.set()
+            go.wait(30)
+        return grant(request)
+
+    fake.respond = respond
+    request = leasehold.Client(fake.url).lease("report/1")
+    entered: List[int] = []
+
+    def enter() -> None:
+        with request as lease:
+            entered.append(lease.token)
+
+    entering = threading.Thread(target=enter)
+    entering.start()
+    assert asked.wait(30)
+    with pytest.raises(leasehold.Invalid, match="in use"):
+        with request:
+            pass
+    go.set()
+    entering.join(30)
+    assert entered == [5]
+    fake.respond = lambda request: problem(request, "contended", 423, holders=[])
+    for _ in range(2):  # it can be used again after an error
+        with pytest.raises(leasehold.Busy):
+            with leasehold.Client(fake.url).try_lease("report/1"):
+                pass
+
+
+def test_several_that_use_up_their_time_have_timed_out(fake: FakeServer) -> None:
+    def respond(request: bytes) -> bytes:
+        if b"report/2" in request and b"/v1/acquire" in request:
+            return problem(request, "contended", 423, holders=[])
+        time.sleep(0.5)
+        return grant(request)
+
+    fake.respond = respond
+    client = leasehold.Client(fake.url)
+    with pytest.raises(leasehold.TimedOut):
+        client.all(client.lease("report/1"), client.lease("report/2"), wait=0.3).acquire()
+
+
+def resource(request: bytes, unreadable: "str | None", cursor: str) -> bytes:
+    seen = {"resource": "report/1", "key": "report/1", "capacity": 1, "holders": [], "holder_count": 0, "queue": []}
+    seen.update({"queue_length": 0, "cursor": cursor, "unreadable": unreadable})
+    return grant(request, body=json.dumps(seen).encode())
+
+
+def test_a_resource_that_cannot_be_read_does_not_say_that_nobody_leads(fake: FakeServer) -> None:
+    election = leasehold.Client(fake.url).election("report/1")
+    fake.respond = lambda request: resource(request, "its value is broken", "")
+    with pytest.raises(leasehold.Unavailable, match="not known"):
+        election.leader()
+    looks: List[int] = []
+
+    def respond(request: bytes) -> bytes:
+        looks.append(1)
+        return resource(request, "its value is broken" if len(looks) < 3 else None, "c")
+
+    fake.respond = respond
+    assert election.observe().next() is None and len(looks) == 3
+
+
+@pytest.fixture
+def silent() -> Iterator[Tuple[str, int]]:
+    """An address that does not answer a connection."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+    address: Tuple[str, int] = listener.getsockname()
+    filling = [socket.socket() for _ in range(4)]
+    for connection in filling:
+        connection.setblocking(False)
+        connection.connect_ex(address)
+    yield address
+    for connection in [*filling, listener]:
+        connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a full backlog leaves a connection without an answer")
+def test_connecting_is_cancelled(silent: Tuple[str, int]) -> None:
+    client = leasehold.Client(f"http://127.0.0.1:{silent[1]}", timeout=60)
+    cancel = leasehold.CancelToken()
+    threading.Timer(0.3, cancel.cancel).start()
+    with pytest.raises(leasehold.Cancelled) as caught:
+        client.try_lease("report/1").acquire(cancel=cancel)
+    assert caught.value.effect == "none"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a full backlog leaves a connection without an answer")
+def test_an_address_that_does_not_answer_leaves_time_for_the_others(
+    fake: FakeServer, silent: Tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = ("127.0.0.1", int(fake.url.rsplit(":", 1)[1]))
+
+    def found(*_args: Any, **_options: Any) -> List[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (silent, alive)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    client = leasehold.Client(fake.url, timeout=4)
+    lease = client.try_lease("report/1").acquire()
+    lease.release()
+    assert client.connections._good_address == alive, "it is tried first from now on"
+
+
+def test_one_release_is_tried_while_the_program_ends(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.respond = lambda request: b"" if b"/v1/release" in request else grant(request)
+    client = leasehold.Client(fake.url)
+    for is_ending in (False, True):
+        lease = client.lease("report/1").acquire()
+        with no_threads():
+            monkeypatch.setattr(_process, "is_ending", lambda: is_ending)
+            lease.release()
+        assert len(owners(fake, b"/v1/release")) == is_ending, "elsewhere the caller may be an event loop"
+
+
+PROGRAM = """
+import asyncio, sys, threading, time
+import leasehold
+
+def token():
+    if threading.current_thread() is not first:
+        time.sleep(0.5)  # the release is slow
+    return "lh_1_2"
+
+client = leasehold.Client(sys.argv[1], token=token)
+if sys.argv[2] == "threads":
+    first = threading.current_thread()
+    client.lease("report/1", wait=60).acquire()
+else:
+    first = None
+    async def main():
+        first = asyncio.create_task(client.lease("report/1", wait=60).acquire_async())
+        await asyncio.to_thread(sys.stdin.read)
+        first.cancel()
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_the_end_of_a_program_waits_for_its_releases(fake: FakeServer, kind: str) -> None:
+    go = threading.Event()
+
+    def respond(request: bytes) -> bytes:
+        if b"/v1/acquire" in request:
+            go.wait(30)
+            return b""
+        return grant(request)
+
+    fake.respond = respond
+    source = str(Path(leasehold.__file__).parents[1])
+    command = [sys.executable, "-c", PROGRAM, fake.url, kind]
+    # A shell starts background commands with SIGINT ignored, which a child inherits.
+    program = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": source},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        await_request(fake, b"/v1/acquire")
+        if kind == "threads":
+            program.send_signal(signal.SIGINT)
+        program.communicate(timeout=30)
+        assert owners(fake, b"/v1/release") == owners(fake, b"/v1/acquire")[:1]
+    finally:
+        go.set()
+        program.kill()
+        program.communicate()

@@ -7,6 +7,7 @@ from ._cancel import CancelToken
 from ._election import Election, Observer
 from ._lease import Lease
 from ._model import FinishRequest, Holder, Leader, Overview, OverviewItem, Resource, Waiter
+from ._names import Key
 from ._scope import LeaseRequest, current_lease
 from ._several import LeaseSet, SeveralRequest
 from ._version import VERSION as __version__
@@ -37,6 +38,7 @@ __all__ = [
     "Holder",
     "HolderChanged",
     "Invalid",
+    "Key",
     "Leader",
     "Lease",
     "LeaseRequest",

@@ -6,17 +6,25 @@ Not in the executor of the loop: it has a few threads, which claims that wait fo
 from __future__ import annotations
 
 import asyncio
-from typing import Callable, Optional, TypeVar
+import threading
+from typing import Callable, List, Optional, TypeVar
 
 from . import _process
 from ._cancel import CancelToken
-from ._lease import call_in
+from ._lease import call_in_loop
+from .errors import Unavailable
 
 T = TypeVar("T")
 
+#: How long the end of the program waits for work that was cancelled.
+_GIVE_UP = 5.0
+
 
 async def run(work: Callable[[CancelToken], T], undo: Optional[Callable[[T], object]] = None) -> T:
-    """The result of the work. If the task is cancelled, so is the token; a result that comes too late is undone."""
+    """The result of the work. If the task is cancelled, so is the token; a result that comes too late is undone.
+
+    Raises ``Unavailable`` if no thread can be started.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     cancel = CancelToken()
@@ -24,8 +32,8 @@ async def run(work: Callable[[CancelToken], T], undo: Optional[Callable[[T], obj
     def deliver(result: T) -> None:
         if not future.cancelled():
             future.set_result(result)
-        elif undo is not None:
-            undo(result)
+        else:
+            undo_late(result)
 
     def fail(error: BaseException) -> None:
         if not future.cancelled():
@@ -36,18 +44,36 @@ async def run(work: Callable[[CancelToken], T], undo: Optional[Callable[[T], obj
             result = work(cancel)
         except BaseException as error:
             failure = error
-            call_in(loop, lambda: fail(failure))
+            call_in_loop(loop, lambda: fail(failure))
         else:
-            try:
-                loop.call_soon_threadsafe(deliver, result)
-            except RuntimeError:  # the loop is closed
-                if undo is not None:
-                    undo(result)
+            if cancel.is_cancelled:
+                undo_late(result)
+            else:
+                try:
+                    loop.call_soon_threadsafe(deliver, result)
+                except RuntimeError:  # the loop is closed
+                    undo_late(result)
+        finally:
+            is_over.set()
+            for end in ends:
+                end()
 
-    _process.current().workers.submit(in_worker)
+    def undo_late(result: T) -> None:
+        if undo is not None:
+            undo(result)
+
+    process = _process.current()
+    is_over = threading.Event()
+    ends: List[Callable[[], None]] = []
+    if not process.workers.submit(in_worker):
+        raise Unavailable("no thread can be started, so nothing was sent", effect="none")
     try:
         return await future
     except asyncio.CancelledError:
+        # If the program ends now, it waits until the claim is given up and its release is under way.
+        ends.append(process.begin_release(_GIVE_UP))
+        if is_over.is_set():
+            ends[0]()
         cancel.cancel()
         # It may have been done, and the task cancelled before it saw that.
         if undo is not None and future.done() and not future.cancelled() and future.exception() is None:

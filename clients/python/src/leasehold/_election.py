@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from typing import TYPE_CHECKING, AsyncIterator, Awaitable, Callable, Iterator, Optional, Tuple, TypeVar, Union
+from typing import TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Dict, Iterator, Optional, Tuple, TypeVar, Union
 
 from . import _aio, _protocol
 from ._cancel import CancelToken
 from ._json import note_field
 from ._lease import Lease
 from ._model import Leader, Resource
+from ._names import ResourceName, name_field
 from ._scope import LeaseRequest
-from .errors import Lost, Unavailable
+from .errors import Corrupt, Lost, Unavailable
 
 if TYPE_CHECKING:
     from .client import Client
@@ -25,18 +27,32 @@ _PAUSE_MAX = 3.0
 class Election:
     """An election. The leader has a value that others can see, usually its address."""
 
-    def __init__(self, client: Client, resource: str, ttl: float) -> None:
+    def __init__(self, client: Client, resource: ResourceName, ttl: float) -> None:
         self._client = client
         self._resource = resource
         self._ttl = ttl
 
-    def candidate(self, value: Union[str, bytes], *, wait: Optional[float] = None) -> LeaseRequest:
+    def candidate(
+        self,
+        value: Union[str, bytes],
+        *,
+        wait: Optional[float] = None,
+        label: Optional[str] = None,
+        on_lost: Optional[Callable[[Lease], Any]] = None,
+    ) -> LeaseRequest:
         """A request to lead, with this value. By default it waits without a limit. The leader changes its value with ``set_note``."""
-        options = note_field(value)
-        return LeaseRequest(self._client, self._resource, ttl=self._ttl, wait=wait, options=options)
+        options: Dict[str, Any] = dict(note_field(value))
+        if label is not None:
+            options["label"] = label
+        return LeaseRequest(self._client, self._resource, ttl=self._ttl, wait=wait, options=options, on_lost=on_lost)
 
     def lead(
-        self, value: Union[str, bytes], work: Callable[[Lease], T], *, cancel: Optional[CancelToken] = None
+        self,
+        value: Union[str, bytes],
+        work: Callable[[Lease], T],
+        *,
+        label: Optional[str] = None,
+        cancel: Optional[CancelToken] = None,
     ) -> T:
         """Waits until it leads, and does the work. If the lead is lost, it stands again, and the work begins anew.
 
@@ -45,7 +61,7 @@ class Election:
         cancel = cancel or CancelToken()
         while True:
             try:
-                lead = self.candidate(value).acquire(cancel=cancel)
+                lead = self.candidate(value, label=label).acquire(cancel=cancel)
             except Unavailable:
                 cancel.sleep(random.uniform(0.5, 1.0))
                 continue
@@ -53,15 +69,18 @@ class Election:
                 try:
                     return work(lead)
                 except Lost:
-                    if lead.is_held:
-                        raise  # of another lease
+                    # Raised for another lease, or after the work itself gave up its lead.
+                    if lead.is_held or lead.loss().why == "released":
+                        raise
 
-    async def lead_async(self, value: Union[str, bytes], work: Callable[[Lease], Awaitable[T]]) -> T:
+    async def lead_async(
+        self, value: Union[str, bytes], work: Callable[[Lease], Awaitable[T]], *, label: Optional[str] = None
+    ) -> T:
         """As ``lead``, for asyncio: the work is cancelled when the lead is lost."""
         while True:
             lead: Optional[Lease] = None
             try:
-                async with self.candidate(value) as lead:
+                async with self.candidate(value, label=label) as lead:
                     return await work(lead)
             except Lost:
                 if lead is None or lead.loss().why == "released":
@@ -69,7 +88,7 @@ class Election:
             except Unavailable:
                 if lead is not None:
                     raise
-                await _aio.run(lambda cancel: cancel.sleep(random.uniform(0.5, 1.0)))
+                await asyncio.sleep(random.uniform(0.5, 1.0))
 
     def leader(self) -> Optional[Leader]:
         """Who leads now."""
@@ -86,7 +105,7 @@ class Election:
 class Observer:
     """Follows an election. Outages of the server do not end it."""
 
-    def __init__(self, client: Client, resource: str, cancel: CancelToken) -> None:
+    def __init__(self, client: Client, resource: ResourceName, cancel: CancelToken) -> None:
         self._client = client
         self._resource = resource
         self._cancel = cancel
@@ -94,14 +113,22 @@ class Observer:
         self._seen: Optional[Tuple[Optional[Leader]]] = None
 
     def next(self, cancel: Optional[CancelToken] = None) -> Optional[Leader]:
-        """Waits for the next change; the first call returns at once."""
-        cancel = cancel or self._cancel
+        """Waits for the next change; the first call returns at once. Both this token and that of ``observe`` cancel it."""
+        if cancel is None:
+            return self._next(self._cancel)
+        self._cancel._add(cancel.cancel)
+        try:
+            return self._next(cancel)
+        finally:
+            self._cancel._remove(cancel.cancel)
+
+    def _next(self, cancel: CancelToken) -> Optional[Leader]:
         pause = 0.1
         while True:
             cancel.check()
             try:
                 leader = self._look(cancel)
-            except Unavailable:
+            except (Unavailable, Corrupt):
                 cancel.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, _PAUSE_MAX)
                 continue
@@ -114,14 +141,16 @@ class Observer:
     def _look(self, cancel: CancelToken) -> Optional[Leader]:
         wait = None if self._cursor is None else int(_LOOK_ONCE * 1000)
         timeout = self._client.timeout + (0.0 if wait is None else _LOOK_ONCE)
-        call = _protocol.get("/v1/resource", timeout, name=self._resource, cursor=self._cursor, wait_ms=wait)
+        name = name_field(self._resource, "name")
+        call = _protocol.get("/v1/resource", timeout, **name, cursor=self._cursor, wait_ms=wait)
         try:
             resource = self._client.read_doc(call, Resource.read, cancel)
-        except Unavailable:
+            leader = Leader.of(resource)
+        except (Unavailable, Corrupt):
             self._cursor = None  # another server may not know it
             raise
         self._cursor = resource.cursor
-        return Leader.of(resource)
+        return leader
 
     def __iter__(self) -> Iterator[Optional[Leader]]:
         while True:

@@ -8,6 +8,10 @@ import json
 from typing import Any, Dict, List, Optional, cast
 
 
+#: The largest number of the API: 64 bits.
+_WHOLE_MAX = 2**64 - 1
+
+
 class Doc:
     """A JSON object."""
 
@@ -17,7 +21,10 @@ class Doc:
     @staticmethod
     def read(body: bytes) -> Doc:
         """Reads a body that must be an object."""
-        return Doc.of(json.loads(body))
+        try:
+            return Doc.of(json.loads(body))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
     @staticmethod
     def of(value: object) -> Doc:
@@ -41,8 +48,8 @@ class Doc:
     def whole(self, name: str) -> int:
         """A number that must be there, and not negative."""
         value = self.fields.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError(f"{name!r} is not a number from 0")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _WHOLE_MAX:
+            raise ValueError(f"{name!r} is not a whole number of 64 bits")
         return value
 
     def opt_whole(self, name: str) -> Optional[int]:
@@ -63,7 +70,7 @@ class Doc:
         value = self.opt_text(name)
         if value is None:
             return None
-        if not (value.isascii() and value.isdigit()):
+        if not (value.isascii() and value.isdigit() and len(value) <= 20):
             raise ValueError(f"{name!r} is not a token")
         return int(value)
 

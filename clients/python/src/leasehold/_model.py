@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from ._json import Doc
+from .errors import Unavailable
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,9 @@ class Leader:
 
     @staticmethod
     def of(resource: Resource) -> Optional[Leader]:
-        """The leader of an election, which is the holder of its resource."""
+        """The leader of an election, which is the holder of its resource. Raises ``Unavailable`` if it cannot be read."""
+        if resource.unreadable is not None:
+            raise Unavailable(f"{resource.name} cannot be read, so its leader is not known: {resource.unreadable}", effect="none")
         holders = [holder for holder in resource.holders if not holder.kept]
         if not holders:
             return None

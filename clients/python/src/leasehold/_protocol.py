@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, Union
 from urllib.parse import urlencode
 
 from ._json import Doc
 from ._model import FinishRequest, Holder
-from ._names import key_of, new_owner, owner_hash
+from ._names import ResourceName, key_of, name_field, new_owner, owner_hash
 from .errors import (
     Busy,
     Corrupt,
@@ -28,6 +29,8 @@ from .errors import (
     Unavailable,
 )
 
+T = TypeVar("T")
+
 #: How much of an answer is read.
 ANSWER_MAX = 64 << 20
 
@@ -38,7 +41,8 @@ class Call:
 
     method: str
     path: str
-    body: bytes = b""
+    #: Owner tokens are in it.
+    body: bytes = field(default=b"", repr=False)
     #: How long the answer may take, in seconds.
     at_most: float = 10.0
     #: Renewals and releases have connections of their own, which waiting claims do not use.
@@ -46,7 +50,7 @@ class Call:
     may_repeat: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
     """An answer of a leasehold server, on our store, to our request."""
 
@@ -54,13 +58,15 @@ class Answer:
     body: bytes
     #: The request was sent twice, because the first time its connection broke.
     was_repeated: bool = False
+    #: It cannot be believed: its connection is not used again. Set by what reads the answer.
+    drop_connection: bool = False
 
 
 @dataclass(frozen=True)
 class Claim:
     """What one claim asks for. Its owner token is secret, and the same in all its requests."""
 
-    resource: str
+    resource: ResourceName
     ttl: float
     options: Dict[str, Any] = field(default_factory=lambda: {})
     owner: str = field(default_factory=new_owner, repr=False)
@@ -68,6 +74,15 @@ class Claim:
     @property
     def key(self) -> str:
         return key_of(self.resource)
+
+    @property
+    def text(self) -> str:
+        """The resource as people write it, and as a pass has it."""
+        return str(self.resource)
+
+    def fields(self) -> Dict[str, Any]:
+        """The fields that name it in a request."""
+        return {**name_field(self.resource), "owner": self.owner}
 
     def is_named_by(self, doc: Doc) -> bool:
         """Whether an answer is about this claim."""
@@ -84,6 +99,19 @@ class Granted:
     token: Optional[int]
     number: Optional[int]
     pass_: Optional[str]
+
+    @property
+    def grant(self) -> Optional[int]:
+        """The number of the grant: its token, if it is exclusive."""
+        return self.number if self.token is None else self.token
+
+
+@dataclass(frozen=True)
+class RenewedClaim:
+    """A claim that holds this grant."""
+
+    claim: Claim
+    grant: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -103,6 +131,8 @@ class Kept:
 
 def milliseconds(seconds: float) -> int:
     """At least one: zero is refused."""
+    if not math.isfinite(seconds):
+        raise Invalid(f"a time must be a finite number of seconds, not {seconds}")
     return max(1, round(seconds * 1000))
 
 
@@ -117,8 +147,7 @@ def _get(path: str, query: Dict[str, Any], at_most: float) -> Call:
 
 def acquire(claim: Claim, *, wait: float, keeps_place: bool, timeout: float) -> Call:
     """Asks for the lease. The server waits for up to ``wait``; with ``keeps_place`` the claim stays in the queue after that."""
-    body: Dict[str, Any] = {"resource": claim.resource, "owner": claim.owner, "ttl_ms": milliseconds(claim.ttl)}
-    body.update(claim.options)
+    body: Dict[str, Any] = {**claim.fields(), "ttl_ms": milliseconds(claim.ttl), **claim.options}
     if wait > 0:
         body["wait_ms"] = int(wait * 1000)
     if keeps_place:
@@ -133,7 +162,7 @@ def read_acquire(answer: Answer, claim: Claim) -> Union[Granted, Queued]:
     if verdict == "queued" and answer.status == 202:
         return Queued()
     if verdict != "granted" or answer.status != 200:
-        raise Unavailable(f"the answer to a claim on {claim.resource} has the unknown verdict {verdict!r}")
+        raise _unbelievable(answer, f"the answer to a claim on {claim.text} has the unknown verdict {verdict!r}")
     try:
         granted = Granted(
             ttl=doc.seconds("ttl_ms"),
@@ -144,17 +173,17 @@ def read_acquire(answer: Answer, claim: Claim) -> Union[Granted, Queued]:
             pass_=doc.opt_text("pass"),
         )
     except ValueError as error:
-        raise _unreadable(error) from error
+        raise _unreadable(answer, error) from error
     if granted.pass_ is not None:
-        wanted = f"{granted.token} {owner_hash(claim.owner)} {claim.resource}"
+        wanted = f"{granted.token} {owner_hash(claim.owner)} {claim.text}"
         if granted.pass_ != wanted:
-            raise Unavailable(f"the pass of {claim.resource} does not fit its claim")
+            raise _unbelievable(answer, f"the pass of {claim.text} does not fit its claim")
     return granted
 
 
 def renew(claims: Sequence[Claim], timeout: float) -> Call:
     """Renews several leases in one request."""
-    leases = [{"resource": claim.resource, "owner": claim.owner, "ttl_ms": milliseconds(claim.ttl)} for claim in claims]
+    leases = [{**claim.fields(), "ttl_ms": milliseconds(claim.ttl)} for claim in claims]
     # The server answers a little earlier than we stop waiting, for what its store has answered by then.
     body = {"leases": leases, "timeout_ms": milliseconds(timeout * 0.9)}
     return _post("/v1/renew", body, timeout, is_upkeep=True)
@@ -162,60 +191,74 @@ def renew(claims: Sequence[Claim], timeout: float) -> Call:
 
 def set_note(claim: Claim, note: Dict[str, str], timeout: float) -> Call:
     """Renews one lease, and replaces its note."""
-    body: Dict[str, Any] = {"resource": claim.resource, "owner": claim.owner, "ttl_ms": milliseconds(claim.ttl)}
-    return _post("/v1/renew", {**body, **note}, timeout, is_upkeep=True)
+    body: Dict[str, Any] = {**claim.fields(), "ttl_ms": milliseconds(claim.ttl), **note}
+    return _post("/v1/renew", body, timeout, is_upkeep=True)
 
 
-def read_renewals(answer: Answer, claims: Sequence[Claim]) -> List[Union[Kept, LeaseholdError]]:
+def read_renewals(answer: Answer, claims: Sequence[RenewedClaim]) -> List[Union[Kept, LeaseholdError]]:
     """The outcome for each of the leases."""
-    doc = _document(answer, None)
+    try:
+        doc = _document(answer, None)
+    except Lost as error:
+        # A refusal of the whole list names no lease.
+        raise _unbelievable(answer, f"the answer to a list of renewals is that of one lease: {error}") from error
     try:
         entries = doc.docs("leases")
     except ValueError as error:
-        raise _unreadable(error) from error
+        raise _unreadable(answer, error) from error
     if len(entries) != len(claims):
-        raise Unavailable("the answer to a renewal has another number of leases")
-    return [_renewal(entry, claim) for entry, claim in zip(entries, claims)]
+        raise _unbelievable(answer, "the answer to a renewal has another number of leases")
+    return [_renewal(answer, entry, claim) for entry, claim in zip(entries, claims)]
 
 
-def read_renewal(answer: Answer, claim: Claim) -> Kept:
+def read_renewal(answer: Answer, claim: RenewedClaim) -> Kept:
     """The outcome for a single lease."""
-    outcome = _kept(_document(answer, claim))
+    outcome = _kept(answer, _document(answer, claim.claim), claim)
     if isinstance(outcome, LeaseholdError):
         raise outcome
     return outcome
 
 
-def _renewal(entry: Doc, claim: Claim) -> Union[Kept, LeaseholdError]:
+def _renewal(answer: Answer, entry: Doc, renewed: RenewedClaim) -> Union[Kept, LeaseholdError]:
     is_refusal = entry.opt_text("kind") is not None
     # The store's failure names no claim; its verdict, good or bad, must name ours.
-    if not claim.is_named_by(entry) and not (is_refusal and entry.opt_text("verdict") is None):
-        return Unavailable("the answer to a renewal names another claim")
-    return error_of(entry) if is_refusal else _kept(entry)
+    if not renewed.claim.is_named_by(entry) and not (is_refusal and entry.opt_text("verdict") is None):
+        return _unbelievable(answer, "the answer to a renewal names another claim")
+    return error_of(entry) if is_refusal else _kept(answer, entry, renewed)
 
 
-def _kept(doc: Doc) -> Union[Kept, LeaseholdError]:
-    if doc.opt_text("verdict") != "kept":
-        return Unavailable(f"the answer to a renewal has the unknown verdict {doc.opt_text('verdict')!r}")
+def _kept(answer: Answer, doc: Doc, renewed: RenewedClaim) -> Union[Kept, LeaseholdError]:
+    verdict = doc.opt_text("verdict")
+    if verdict == "queued":
+        return Lost(f"the claim on {renewed.claim.text} only waits in the queue", why="not_there")
+    if verdict != "kept":
+        return _unbelievable(answer, f"the answer to a renewal has the unknown verdict {verdict!r}")
     try:
+        grant = doc.opt_token("grant")
         asked = doc.doc("asked")
-        return Kept(
+        kept = Kept(
             ttl=doc.seconds("ttl_ms"),
             remaining=doc.seconds("remaining_ms"),
             asked=None if asked is None else FinishRequest.read(asked),
             evicting=doc.flag("evicting"),
         )
     except ValueError as error:
-        return _unreadable(error)
+        return _unreadable(answer, error)
+    if grant is None:
+        return _unbelievable(answer, "the answer to a renewal names no grant")
+    if grant != renewed.grant:
+        # The store had lost the lease, and granted a delayed request of the claim. Others may have held it between.
+        return Lost(f"the server knows another grant of {renewed.claim.text}, {grant} and not {renewed.grant}", why="not_there")
+    return kept
 
 
-def release(claim: Claim, *, bury: Optional[float], keep_for: Optional[float], timeout: float) -> Call:
-    """Ends the claim. ``bury`` leaves a tombstone for so long: a delayed request of it is refused. ``keep_for`` keeps the resource closed."""
-    body: Dict[str, Any] = {"resource": claim.resource, "owner": claim.owner}
+def release(claim: Claim, *, bury: Optional[float], kept_ms: Optional[int], timeout: float) -> Call:
+    """Ends the claim. ``bury`` leaves a tombstone for so long: a delayed request of it is refused. ``kept_ms`` keeps the resource closed."""
+    body = claim.fields()
     if bury is not None:
         body["bury_ms"] = milliseconds(bury)
-    if keep_for is not None:
-        body["keep_for_ms"] = milliseconds(keep_for)
+    if kept_ms is not None:
+        body["keep_for_ms"] = kept_ms
     return _post("/v1/release", body, timeout, is_upkeep=True)
 
 
@@ -223,7 +266,7 @@ def read_release(answer: Answer, claim: Claim) -> None:
     """An error, unless the claim has ended."""
     verdict = _document(answer, claim).opt_text("verdict")
     if verdict not in ("released", "already_gone"):
-        raise Unavailable(f"the answer to a release has the unknown verdict {verdict!r}")
+        raise _unbelievable(answer, f"the answer to a release has the unknown verdict {verdict!r}")
 
 
 def get(path: str, timeout: float, **query: Any) -> Call:
@@ -237,31 +280,43 @@ def order(body: Dict[str, Any], timeout: float) -> Call:
     return Call("POST", "/v1/orders", json.dumps(given).encode(), timeout, may_repeat=False)
 
 
-def read_document(answer: Answer) -> Doc:
-    """The document of an answer to a query or an order."""
-    return _document(answer, None)
+def read_reply(answer: Answer, read: Callable[[Doc], T]) -> T:
+    """What ``read`` makes of the answer to a query or an order."""
+    doc = _document(answer, None)
+    try:
+        return read(doc)
+    except ValueError as error:
+        raise _unreadable(answer, error) from error
 
 
 def _document(answer: Answer, claim: Optional[Claim]) -> Doc:
     """The document of an answer. A refusal is raised."""
     if not (200 <= answer.status < 300 or answer.status >= 400):
-        raise Unavailable(f"the server answered with status {answer.status}")
+        raise _unbelievable(answer, f"the server answered with status {answer.status}")
     try:
         doc = Doc.read(answer.body)
     except ValueError as error:
-        raise _unreadable(error) from error
+        raise _unreadable(answer, error) from error
     if answer.status >= 400:
         names_another = claim is not None and doc.opt_text("key") is not None and not claim.is_named_by(doc)
         if names_another:
-            raise Unavailable("the answer names another claim")
-        raise error_of(doc)
+            raise _unbelievable(answer, "the answer names another claim")
+        error = error_of(doc)
+        if claim is not None and isinstance(error, (Lost, Busy)) and not claim.is_named_by(doc):
+            raise _unbelievable(answer, "a verdict on a claim names no claim")
+        raise error
     if claim is not None and not claim.is_named_by(doc):
-        raise Unavailable("the answer names another claim")
+        raise _unbelievable(answer, "the answer names another claim")
     return doc
 
 
-def _unreadable(error: ValueError) -> Unavailable:
-    return Unavailable(f"the answer of the server cannot be read: {error}")
+def _unbelievable(answer: Answer, why: str) -> Unavailable:
+    answer.drop_connection = True
+    return Unavailable(why)
+
+
+def _unreadable(answer: Answer, error: ValueError) -> Unavailable:
+    return _unbelievable(answer, f"the answer of the server cannot be read: {error}")
 
 
 def error_of(doc: Doc) -> LeaseholdError:
@@ -269,8 +324,8 @@ def error_of(doc: Doc) -> LeaseholdError:
     try:
         error = _error_of(doc)
     except ValueError as why:
-        return _unreadable(why)
-    error.effect = _effect(doc)
+        return Unavailable(f"the answer of the server cannot be read: {why}")
+    error.effect, error.kind = _effect(doc), doc.opt_text("kind")
     return error
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Dict, List, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Dict, List, Tuple, Union
 
 from . import _clock, _protocol
+from ._process import call_safely
 from ._protocol import Kept
 from ._times import Sent, renewal_timeout
 from .errors import LeaseholdError, Lost, Unavailable
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leasehold")
 
-#: So many leases are renewed in one request; a server takes a thousand.
+#: At most this many leases are renewed in one request; a server takes a thousand.
 _BATCH_MAX = 500
 
 
@@ -24,29 +26,34 @@ def batches(leases: List[Lease]) -> List[List[Lease]]:
     groups: Dict[Tuple[int, int], List[Lease]] = {}
     for lease in leases:
         size = int(lease.ttl * 1000).bit_length()
-        groups.setdefault((id(lease.client), size), []).append(lease)
+        groups.setdefault((id(lease._client), size), []).append(lease)
     return [group[at : at + _BATCH_MAX] for group in groups.values() for at in range(0, len(group), _BATCH_MAX)]
 
 
 def renew(leases: List[Lease]) -> None:
     """Renews these leases of one client. Runs in a worker."""
-    claims = [lease.claim for lease in leases]
-    connections = leases[0].client.connections
+    claims = [lease._renewed_claim() for lease in leases]
     timeout = renewal_timeout(min(lease.ttl for lease in leases))
+    call = _protocol.renew([each.claim for each in claims], timeout)
     sent = Sent(_clock.now(), _clock.wall())
+    outcomes: List[Union[Kept, LeaseholdError]]
     try:
-        answer = connections.call(_protocol.renew(claims, timeout))
-        outcomes = _protocol.read_renewals(answer, claims)
+        outcomes = leases[0]._client.connections.call(call, lambda answer: _protocol.read_renewals(answer, claims))
     except LeaseholdError as error:
         outcomes = [error for _ in leases]
-    except Exception as error:  # of the caller's own token=… function
+    except BaseException as error:  # of the program's own token=… function
         log.exception("a renewal failed")
-        outcomes = [Unavailable(f"the renewal failed: {error}") for _ in leases]
+        outcomes = [Unavailable(f"the renewal failed: {type(error).__name__}") for _ in leases]
     for lease, outcome in zip(leases, outcomes):
-        if isinstance(outcome, Kept):
-            lease.was_renewed(sent, outcome)
-        elif isinstance(outcome, Lost):
-            lease.end(outcome.why, str(outcome))
-        else:
-            log.warning("the lease on %s was not renewed, and will be tried again: %s", lease.resource, outcome)
-            lease.was_not_renewed()
+        call_safely(partial(_take, lease, sent, outcome))
+
+
+def _take(lease: Lease, sent: Sent, outcome: Union[Kept, LeaseholdError]) -> None:
+    """Takes what a renewal says about this lease."""
+    if isinstance(outcome, Kept):
+        lease._was_renewed(sent, outcome)
+    elif isinstance(outcome, Lost):
+        lease._mark_lost(outcome.why, str(outcome))
+    else:
+        log.warning("the lease on %s was not renewed, and will be tried again: %s", lease.resource, outcome)
+        lease._was_not_renewed()

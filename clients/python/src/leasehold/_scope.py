@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 import sys
+import threading
 from abc import ABC, abstractmethod
 from contextvars import ContextVar
 from types import TracebackType
@@ -14,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Generic, Optional, Protoc
 from . import _aio
 from ._acquire import Acquisition
 from ._cancel import CancelToken
-from ._lease import Lease, call_in
-from ._names import key_of
+from ._lease import Lease, call_in_loop
+from ._names import ResourceName, key_of
 from ._protocol import Claim
 from .errors import Invalid, Lost
 
 if TYPE_CHECKING:
-    import threading
-
     from .client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,10 +33,10 @@ class Held(Protocol):
     @property
     def is_held(self) -> bool: ...
     def loss(self) -> Lost: ...
-    def listen(self, callback: Callable[[], None]) -> Callable[[], None]: ...
+    def _listen(self, callback: Callable[[], None]) -> Callable[[], None]: ...
     def release(self) -> None: ...
     async def release_async(self) -> None: ...
-    def release_later(self) -> Optional[threading.Event]: ...
+    def _release_later(self) -> bool: ...
 
 
 H = TypeVar("H", bound=Held)
@@ -52,6 +52,8 @@ class Request(ABC, Generic[H]):
 
     def __init__(self) -> None:
         self._scope: Optional[Union[H, _AsyncScope[H]]] = None
+        #: Locked from before it is acquired until its block has ended.
+        self._in_use = threading.Lock()
 
     @abstractmethod
     def acquire(self, *, cancel: Optional[CancelToken] = None) -> H:
@@ -59,11 +61,15 @@ class Request(ABC, Generic[H]):
 
     async def acquire_async(self) -> H:
         """As ``acquire``, for asyncio. A task that is cancelled leaves nothing behind."""
-        return await _aio.run(lambda cancel: self.acquire(cancel=cancel), lambda held: held.release_later())
+        return await _aio.run(lambda cancel: self.acquire(cancel=cancel), lambda held: held._release_later())
 
     def __enter__(self) -> H:
-        self._not_in_use()
-        held = self.acquire()
+        self._begin_use()
+        try:
+            held = self.acquire()
+        except BaseException:
+            self._in_use.release()
+            raise
         self._scope = held
         return held
 
@@ -73,15 +79,18 @@ class Request(ABC, Generic[H]):
         _error: Optional[BaseException],
         _trace: Optional[TracebackType],
     ) -> None:
-        held, self._scope = self._scope, None
+        held = self._end_use()
         if held is not None and not isinstance(held, _AsyncScope):
             held.release()
 
     async def __aenter__(self) -> H:
-        self._not_in_use()
-        held = await self.acquire_async()
-        scope = _AsyncScope(held)
-        self._scope = scope
+        self._begin_use()
+        try:
+            held = await self.acquire_async()
+        except BaseException:
+            self._in_use.release()
+            raise
+        self._scope = _AsyncScope(held)
         return held
 
     async def __aexit__(
@@ -90,13 +99,19 @@ class Request(ABC, Generic[H]):
         error: Optional[BaseException],
         _trace: Optional[TracebackType],
     ) -> None:
-        scope, self._scope = self._scope, None
+        scope = self._end_use()
         if isinstance(scope, _AsyncScope):
             await scope.leave(kind, error)
 
-    def _not_in_use(self) -> None:
-        if self._scope is not None:
+    def _begin_use(self) -> None:
+        if not self._in_use.acquire(blocking=False):
             raise Invalid("this request is in use: make one for each block, as in `with client.lease(…)`")
+
+    def _end_use(self) -> Optional[Union[H, _AsyncScope[H]]]:
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            self._in_use.release()
+        return scope
 
 
 class _AsyncScope(Generic[H]):
@@ -114,10 +129,11 @@ class _AsyncScope(Generic[H]):
         if sys.version_info >= (3, 11):
             self._others = task.cancelling()
         loop = asyncio.get_running_loop()
-        self._remove = held.listen(lambda: call_in(loop, self._cancel))
+        self._remove = held._listen(lambda: call_in_loop(loop, self._cancel))
 
     def _cancel(self) -> None:
-        if not self._is_over:
+        # Once: `leave` takes back one cancellation.
+        if not self._is_over and not self._was_cancelled:
             self._was_cancelled = True
             self._task.cancel()
 
@@ -132,7 +148,7 @@ class _AsyncScope(Generic[H]):
             is_ours = others <= self._others and kind is not None and issubclass(kind, asyncio.CancelledError)
         if is_ours:
             loss = self._held.loss()
-            self._held.release_later()
+            self._held._release_later()
             raise loss from error
         await self._held.release_async()
 
@@ -143,7 +159,7 @@ class LeaseRequest(Request[Lease]):
     def __init__(
         self,
         client: Client,
-        resource: str,
+        resource: ResourceName,
         *,
         ttl: float,
         wait: Optional[float],
@@ -151,8 +167,10 @@ class LeaseRequest(Request[Lease]):
         on_lost: Optional[Callable[[Lease], Any]] = None,
     ) -> None:
         super().__init__()
-        if not ttl > 0:
-            raise Invalid("a ttl must be greater than 0")
+        if not (ttl > 0 and math.isfinite(ttl)):
+            raise Invalid("a ttl must be greater than 0, and finite")
+        if wait is not None and math.isnan(wait):
+            raise Invalid("the time to wait must be a number of seconds, or None")
         self.key = key_of(resource)
         self.resource = resource
         self.ttl = ttl
@@ -193,6 +211,9 @@ def locked(make: Callable[..., LeaseRequest]) -> Callable[[F], F]:
     """Runs a function, or a coroutine function, under the lease that ``make`` asks for, from the function's own arguments."""
 
     def decorate(function: F) -> F:
+        name = getattr(function, "__qualname__", repr(function))
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise Invalid(f"{name} is a generator function, which would run after its lease is released: use `with` inside of it")
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -200,7 +221,7 @@ def locked(make: Callable[..., LeaseRequest]) -> Callable[[F], F]:
                 async with make(*args, **kwargs) as lease:
                     before = _current.set(lease)
                     try:
-                        return await function(*args, **kwargs)
+                        return _finished(name, await function(*args, **kwargs))
                     finally:
                         _current.reset(before)
 
@@ -211,13 +232,23 @@ def locked(make: Callable[..., LeaseRequest]) -> Callable[[F], F]:
             with make(*args, **kwargs) as lease:
                 before = _current.set(lease)
                 try:
-                    return function(*args, **kwargs)
+                    return _finished(name, function(*args, **kwargs))
                 finally:
                     _current.reset(before)
 
         return run  # type: ignore[return-value]
 
     return decorate
+
+
+def _finished(name: str, result: Any) -> Any:
+    """The result of a function, unless it is work that begins only now."""
+    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()  # otherwise Python warns that it was never awaited
+    kind = type(result).__name__
+    raise Invalid(f"{name} returned a {kind}, whose work would run after the lease is released: decorate the function that does the work")
 
 
 def current_lease() -> Lease:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, Type
 
 from . import _clock
+from ._acquire import timed_out
 from ._cancel import CancelToken
-from ._lease import Lease
+from ._lease import Lease, call_back, release_async, wait_lost
 from ._scope import LeaseRequest, Request
-from .errors import Invalid, Lost
+from .errors import Busy, Cancelled, Invalid, Lost
 
 
 class LeaseSet:
@@ -22,7 +23,7 @@ class LeaseSet:
         #: Set when one of them is lost.
         self.lost = threading.Event()
         for lease in self.leases:
-            lease.listen(self.lost.set)
+            lease._also_set(self.lost)
 
     def __getitem__(self, resource: str) -> Lease:
         for lease in self.leases:
@@ -51,9 +52,23 @@ class LeaseSet:
         ended = [lease for lease in self.leases if not lease.is_held]
         return (ended or self.leases)[0].loss()
 
-    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls this when one of them is lost, as ``Lease.listen``."""
-        removes = [lease.listen(callback) for lease in self.leases]
+    def on_lost(self, callback: Callable[[LeaseSet], Any]) -> None:
+        """Calls this once with the set when one of them is lost, as ``Lease.on_lost``."""
+        self._listen(lambda: call_back(lambda: callback(self)))
+
+    async def wait_lost(self) -> None:
+        """Waits until one of them is lost."""
+        await wait_lost(self._listen)
+
+    def _listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls this once when one of them is lost, as ``Lease._listen``."""
+        first = threading.Lock()
+
+        def tell() -> None:
+            if first.acquire(blocking=False):
+                callback()
+
+        removes = [lease._listen(tell) for lease in self.leases]
 
         def remove() -> None:
             for each in removes:
@@ -61,22 +76,26 @@ class LeaseSet:
 
         return remove
 
-    def release_later(self) -> Optional[threading.Event]:
+    def _release_later(self) -> bool:
         """Releases all of them in the background."""
         for lease in reversed(self.leases):
-            lease.release_later()
-        return None
+            lease._release_later()
+        return False
 
     def release(self) -> None:
         """Releases all of them, as ``Lease.release``."""
-        _wait([lease.release_later() for lease in reversed(self.leases)], self.leases)
+        answers: List[threading.Event] = []
+        for lease in reversed(self.leases):
+            done = threading.Event()
+            if lease._release_later(told=done.set):
+                answers.append(done)
+        ends_at = _clock.now() + max(lease._client.release_timeout for lease in self.leases)
+        for done in answers:
+            done.wait(max(0.0, ends_at - _clock.now()))
 
     async def release_async(self) -> None:
         """As ``release``, for asyncio."""
-        from . import _aio
-
-        events = [lease.release_later() for lease in reversed(self.leases)]
-        await _aio.run(lambda _cancel: _wait(events, self.leases))
+        await release_async(reversed(self.leases))
 
     def __enter__(self) -> LeaseSet:
         return self
@@ -88,13 +107,6 @@ class LeaseSet:
         _trace: Optional[TracebackType],
     ) -> None:
         self.release()
-
-
-def _wait(events: List[Optional[threading.Event]], leases: Sequence[Lease]) -> None:
-    ends_at = _clock.now() + max((lease.client.release_timeout for lease in leases), default=0.0)
-    for event in events:
-        if event is not None:
-            event.wait(max(0.0, ends_at - _clock.now()))
 
 
 class SeveralRequest(Request[LeaseSet]):
@@ -112,17 +124,35 @@ class SeveralRequest(Request[LeaseSet]):
             raise Invalid("the same resource twice would wait for itself")
 
     def acquire(self, *, cancel: Optional[CancelToken] = None) -> LeaseSet:
-        """Acquires all of them, or none. ``wait`` is for all together."""
+        """Acquires all of them, or none. ``wait`` is for all together. Raises ``Lost`` if one is lost while others are waited for."""
         ends_at = None if self._wait is None else _clock.now() + self._wait
         leases: List[Lease] = []
+        # Cancelled by the caller, and by the loss of a lease.
+        stop = CancelToken()
+        removes: List[Callable[[], None]] = []
+        if cancel is not None:
+            cancel._add(stop.cancel)
         try:
             for request in self._requests:
                 left = None if ends_at is None else max(0.0, ends_at - _clock.now())
-                leases.append(request.acquire_within(left, cancel))
+                lease = request.acquire_within(left, stop)
+                leases.append(lease)
+                removes.append(lease._listen(stop.cancel))
             for lease in leases:
                 lease.check()  # the first ones may have been lost while the last ones were waited for
-        except BaseException:
+            return LeaseSet(leases)
+        except BaseException as error:
+            lost = [lease.loss() for lease in leases if not lease.is_held]
             for lease in reversed(leases):
-                lease.release_later()
+                lease._release_later()
+            if isinstance(error, Cancelled) and lost and not (cancel is not None and cancel.is_cancelled):
+                raise lost[0] from None
+            if type(error) is Busy and (self._wait is None or self._wait > 0):
+                # The time was used up by the leases before.
+                raise timed_out(self._wait or 0.0, error) from None
             raise
-        return LeaseSet(leases)
+        finally:
+            for remove in removes:
+                remove()
+            if cancel is not None:
+                cancel._remove(stop.cancel)

@@ -36,13 +36,12 @@ class Times(NamedTuple):
     wall_stop_at: float
 
     def later_of(self, other: Times) -> Times:
-        """No time ever moves back, except that of the next renewal."""
-        return Times(
-            other.renew_at,
-            max(self.stop_at, other.stop_at),
-            max(self.deadline, other.deadline),
-            max(self.wall_stop_at, other.wall_stop_at),
-        )
+        """The later end of both, and the next renewal of the other.
+
+        ``wall_stop_at`` belongs to the same answer as ``stop_at``: of two calendar times, one may be from before the clock was set back.
+        """
+        later = other if other.stop_at >= self.stop_at else self
+        return Times(other.renew_at, later.stop_at, max(self.deadline, other.deadline), later.wall_stop_at)
 
 
 def times_of(sent: Sent, *, remaining: float, ttl: float, waited: float = 0.0) -> Times:

@@ -2,7 +2,7 @@
 
 1. A request carries a new id. Renewals and releases use connections that waiting claims do not.
 2. An answer must have the headers of a leasehold server, the id of its request, and the store of the first answer. Otherwise its effect
-   is unknown, and its connection is closed.
+   is unknown, and its connection is closed. The same if its body cannot be believed: what reads it says so.
 3. After an answer of another store, no grant is believed for a minute: servers of two stores are behind this address, and another
    client may hold the same lease there.
 4. Nothing was written: no effect. Everything else that fails has an unknown effect. A request that failed on a connection that had
@@ -11,29 +11,41 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import io
-import select
+import os
+import re
 import secrets
+import select
+import selectors
 import socket
 import ssl
 import threading
 import time
-from dataclasses import replace
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, Union
 from urllib.parse import urlsplit
 
 from . import _clock
 from ._cancel import CancelToken
 from ._protocol import ANSWER_MAX, Answer, Call
 from ._version import VERSION
-from .errors import Denied, Invalid, Unavailable
+from .errors import Cancelled, Denied, Invalid, Unavailable
 
 #: Less than the minute after which the server closes an idle connection.
 _IDLE_MAX = 30.0
 _IDLE_CONNECTIONS_MAX = 8
 _CONNECT_TIMEOUT = 5.0
 _TWO_STORES_FOR = 60.0
+#: While it connects, a cancellation is seen this soon.
+_CANCEL_CHECK_EVERY = 0.05
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN, getattr(errno, "WSAEWOULDBLOCK", errno.EINPROGRESS))
+_API_TOKEN = re.compile(r"[\x21-\x7e]+")
+_PATH = re.compile(r"[\x21-\x7e]*")
+
+T = TypeVar("T")
+#: ``socket.getaddrinfo`` returns these: family, type, protocol, name, address.
+_Address = Tuple[int, int, int, str, Any]
 
 Token = Union[str, Callable[[], str], None]
 
@@ -110,20 +122,37 @@ class _Connection(http.client.HTTPConnection):
         self.timed: Optional[_TimedSocket] = None
         self.used_at = 0.0
 
-    def open(self, at_most: float) -> None:
-        """Connects. If this fails, nothing was sent."""
-        plain = socket.create_connection((self.host, self.port), min(_CONNECT_TIMEOUT, at_most))
+    def open(self, plain: socket.socket, ends_at: float, cancel: Optional[CancelToken]) -> None:
+        """Makes a connected socket ready for requests. If this fails, nothing was sent."""
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._context is not None:
-                plain = self._context.wrap_socket(plain, server_hostname=self.host)
+                plain = self._shake_hands(self._context, plain, ends_at, cancel)
         except BaseException:
             plain.close()
             raise
         self.timed = _TimedSocket(plain)
         sock: Any = self.timed
         self.sock = sock
+
+    def _shake_hands(
+        self, context: ssl.SSLContext, plain: socket.socket, ends_at: float, cancel: Optional[CancelToken]
+    ) -> ssl.SSLSocket:
+        plain.settimeout(max(0.01, min(_CONNECT_TIMEOUT, ends_at - time.monotonic())))
+        secure = context.wrap_socket(plain, server_hostname=self.host, do_handshake_on_connect=False)
+        abort = _TimedSocket(secure).abort
+        if cancel is not None:
+            cancel._add(abort)
+        try:
+            secure.do_handshake()
+        except BaseException:
+            secure.close()
+            raise
+        finally:
+            if cancel is not None:
+                cancel._remove(abort)
+        return secure
 
     def connect(self) -> None:
         # `open` connects. Here the connection was closed between two requests, which `_send` rules out.
@@ -143,17 +172,22 @@ class Connections:
     def __init__(
         self, url: str, *, token: Token, ca: Optional[str], cert: Union[str, Tuple[str, str], None]
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Invalid(f"{url!r} is not the address of a server: write http://HOST:PORT or https://HOST")
-        if parts.username or parts.password:
-            raise Invalid("the address has a user or a password in it: give the token as token=…")
-        if parts.query or parts.fragment:
-            raise Invalid(f"{url!r} has more than an address")
+        # No message repeats the address: it may have a password in it.
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise Invalid(f"{url!r}: {error}") from error
+        except ValueError:
+            raise Invalid("the address of the server cannot be read: write http://HOST:PORT or https://HOST") from None
+        if "@" in parts.netloc:
+            raise Invalid("the address has a user or a password in it: give the API token as token=…")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Invalid("the address of the server must be http://HOST:PORT or https://HOST")
+        if parts.query or parts.fragment:
+            raise Invalid("the address of the server has more than scheme, host, port and path")
+        if re.search(r"[\x00-\x20\x7f]", parts.hostname) or not _PATH.fullmatch(parts.path):
+            raise Invalid("the address of the server has characters that must be percent-encoded")
+        if isinstance(token, str):
+            _check_token(token)
         self._host = parts.hostname
         self._port = port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path.rstrip("/")
@@ -164,6 +198,8 @@ class Connections:
             raise Invalid("certificates are for https:// addresses")
         self._store: Optional[str] = None
         self._another_store_at: Optional[float] = None
+        #: The address that answered last, which is tried first.
+        self._good_address: Any = None
         self._lock = threading.Lock()
         self._idle: Tuple[List[_Connection], List[_Connection]] = ([], [])
 
@@ -193,27 +229,26 @@ class Connections:
                 effect="none",
             )
 
-    def call(self, call: Call, cancel: Optional[CancelToken] = None) -> Answer:
-        """Sends the request, and returns the answer to it."""
+    def call(self, call: Call, read: Callable[[Answer], T], cancel: Optional[CancelToken] = None) -> T:
+        """Sends the request, and returns what ``read`` makes of the answer to it."""
         ends_at = time.monotonic() + call.at_most
+        token = self._token() if callable(self._token) else self._token
+        headers = {} if token is None else {"Authorization": f"Bearer {_check_token(token)}"}
         was_repeated = False
         if call.may_repeat:
             connection = self._take(call)
             if connection is not None:
                 try:
-                    return self._exchange(connection, call, ends_at, cancel)
+                    return self._exchange(connection, call, headers, read, ends_at, cancel)
                 except _IdleConnectionBroke:
                     was_repeated = True
-                    if cancel is not None:
-                        cancel.check()
         connection = _Connection(self._host, self._port, self._context)
         try:
-            self._open(connection, ends_at)
-        except Unavailable as error:
+            self._open(connection, ends_at, cancel)
+        except (Unavailable, Cancelled) as error:
             error.effect = "unknown" if was_repeated else "none"
             raise
-        answer = self._exchange(connection, call, ends_at, cancel)
-        return replace(answer, was_repeated=was_repeated)
+        return self._exchange(connection, call, headers, read, ends_at, cancel, was_repeated)
 
     def _take(self, call: Call) -> Optional[_Connection]:
         """An idle connection, if there is one that the server has not closed."""
@@ -236,19 +271,51 @@ class Connections:
                 return
         connection.close()
 
-    def _open(self, connection: _Connection, ends_at: float) -> None:
+    def _open(self, connection: _Connection, ends_at: float, cancel: Optional[CancelToken]) -> None:
         try:
-            connection.open(max(0.01, ends_at - time.monotonic()))
+            connection.open(self._connect(ends_at, cancel), ends_at, cancel)
+            if cancel is not None:
+                cancel.check()
+        except Cancelled:
+            connection.close()
+            raise
         except ssl.SSLCertVerificationError as error:
             raise Denied(f"{self.server} cannot be trusted: {error.verify_message}") from error
-        except ssl.SSLError as error:
-            raise Unavailable(f"{self.server} does not speak TLS as expected: {error}", effect="none") from error
+        except UnicodeError:
+            raise Invalid(f"{self.server} has a host name that cannot be one") from None
         except OSError as error:
+            if cancel is not None:
+                cancel.check()
+            if isinstance(error, ssl.SSLError):
+                raise Unavailable(f"{self.server} does not speak TLS as expected: {error}", effect="none") from error
             raise Unavailable(f"cannot connect to {self.server}: {error}", effect="none") from error
 
+    def _connect(self, ends_at: float, cancel: Optional[CancelToken]) -> socket.socket:
+        """Connects to one of the addresses of the server. An address that does not answer leaves time for the others."""
+        found: List[_Address] = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        found.sort(key=lambda address: address[4] != self._good_address)
+        for tried, address in enumerate(found):
+            left = ends_at - time.monotonic()
+            try:
+                plain = _connect_to(address, min(_CONNECT_TIMEOUT, left / (len(found) - tried)), cancel)
+            except OSError:
+                if address is found[-1]:
+                    raise
+            else:
+                self._good_address = address[4]
+                return plain
+        raise OSError("its name has no address")
+
     def _exchange(
-        self, connection: _Connection, call: Call, ends_at: float, cancel: Optional[CancelToken]
-    ) -> Answer:
+        self,
+        connection: _Connection,
+        call: Call,
+        headers: Dict[str, str],
+        read: Callable[[Answer], T],
+        ends_at: float,
+        cancel: Optional[CancelToken],
+        was_repeated: bool = False,
+    ) -> T:
         timed = connection.timed
         assert timed is not None, "it was opened"
         timed.ends_at = ends_at
@@ -257,10 +324,18 @@ class Connections:
         if cancel is not None:
             cancel._add(timed.abort)
         try:
-            answer, keep = self._send(connection, call)
+            answer, may_keep = self._send(connection, call, headers)
+            answer.was_repeated = was_repeated
+            try:
+                return read(answer)
+            finally:
+                # A refusal is raised, and is an answer like any other.
+                keep = may_keep and not answer.drop_connection
         except (OSError, http.client.HTTPException) as error:
-            if cancel is not None:
-                cancel.check()
+            if cancel is not None and cancel.is_cancelled:
+                cancelled = Cancelled("the caller cancelled")
+                cancelled.effect = "unknown"
+                raise cancelled from error
             is_broken = isinstance(error, (ConnectionError, http.client.BadStatusLine))
             if was_idle and is_broken and not isinstance(error, TimeoutError):
                 raise _IdleConnectionBroke from error
@@ -271,23 +346,18 @@ class Connections:
         finally:
             if cancel is not None:
                 cancel._remove(timed.abort)
-            if not keep:
+            # Cancelled just now, it may have been shut down.
+            if keep and not (cancel is not None and cancel.is_cancelled):
+                self._put(call, connection)
+            else:
                 connection.close()
-        if cancel is not None and cancel.is_cancelled:
-            connection.close()  # it may have been aborted just now
-        elif keep:
-            self._put(call, connection)
-        return answer
 
-    def _send(self, connection: _Connection, call: Call) -> Tuple[Answer, bool]:
+    def _send(self, connection: _Connection, call: Call, more: Dict[str, str]) -> Tuple[Answer, bool]:
         """Sends the request and reads the answer; says whether the connection can be used again."""
         request_id = secrets.token_hex(8)
-        headers = {"Leasehold-Request": request_id, "User-Agent": f"leasehold-python/{VERSION}"}
+        headers = {**more, "Leasehold-Request": request_id, "User-Agent": f"leasehold-python/{VERSION}"}
         if call.method == "POST":
             headers["Content-Type"] = "application/json"
-        token = self._token() if callable(self._token) else self._token
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
         connection.request(call.method, self._base + call.path, call.body or None, headers)
         response = connection.getresponse()
         body = response.read(ANSWER_MAX + 1)
@@ -316,6 +386,42 @@ class Connections:
             f"{self.server} now serves another store (id {store:.20}, before {self._store}), so its answer says nothing about our leases: all"
             " servers at one address must have the same store"
         )
+
+
+def _check_token(token: str) -> str:
+    # An exception of http.client would repeat the token.
+    if not _API_TOKEN.fullmatch(token):
+        raise Invalid("the API token has characters that a token cannot have, such as a line break at its end")
+    return token
+
+
+def _connect_to(address: _Address, at_most: float, cancel: Optional[CancelToken]) -> socket.socket:
+    """A socket that is connected to this address."""
+    ends_at = time.monotonic() + at_most
+    family, kind, protocol, _, name = address
+    plain = socket.socket(family, kind, protocol)
+    try:
+        plain.setblocking(False)
+        failure = plain.connect_ex(name)
+        if failure in _IN_PROGRESS:
+            with selectors.DefaultSelector() as selector:
+                selector.register(plain, selectors.EVENT_WRITE)
+                while True:
+                    if cancel is not None:
+                        cancel.check()
+                    left = ends_at - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError("timed out")
+                    if selector.select(min(left, _CANCEL_CHECK_EVERY)):
+                        break
+            failure = plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failure:
+            raise OSError(failure, os.strerror(failure))
+        plain.setblocking(True)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
 
 
 class _IdleConnectionBroke(Exception):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, Literal, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, Literal, Optional, Tuple, Type, TypeVar, Union
 
 from . import _clock, _process, _protocol
 from ._cancel import CancelToken
@@ -14,7 +13,7 @@ from ._election import Election
 from ._json import Doc, note_field
 from ._lease import Lease, log
 from ._model import Overview, Resource
-from ._names import key_of
+from ._names import ResourceName, key_of, name_field
 from ._protocol import Call, Claim
 from ._scope import F, LeaseRequest, locked
 from ._several import SeveralRequest
@@ -23,10 +22,12 @@ from .errors import Denied, Invalid, LeaseholdError, Unavailable
 
 T = TypeVar("T")
 
+Level = Literal["best-effort", "quorum", "database", "consensus"]
 Action = Literal["ask", "evict", "evict-now", "evict-foreign", "pause", "resume", "resize"]
 
 #: How long a release is tried again in the background.
 _RELEASE_FOR = 30.0
+_TIMEOUT_MAX = 86400.0
 
 
 class Client:
@@ -34,7 +35,8 @@ class Client:
 
     ``token`` is an API token, or a function that returns one (asked for each request, for tokens that change). ``ca`` is a file with the
     certificates of the server's authority, ``cert`` a file with a client certificate, or a pair of files with certificate and key. ``label`` is
-    shown to those who wait for us. ``timeout`` bounds the answer to a request, ``release_timeout`` the end of a block.
+    shown to those who wait for us, and so is ``host``, by default the name of this one. With ``level`` a store that guarantees less refuses
+    every claim: ``Invalid``, with the kind ``guarantee_too_weak``. ``timeout`` bounds the answer to a request, ``release_timeout`` the end of a block.
 
     Safe to use from several threads, and in a forked child: leases of the parent are lost there, and new ones work.
     Making a client asks the server nothing.
@@ -49,15 +51,17 @@ class Client:
         cert: Union[str, Tuple[str, str], None] = None,
         label: Optional[str] = None,
         host: Optional[str] = None,
+        level: Optional[Level] = None,
         timeout: float = 10.0,
         release_timeout: float = 5.0,
     ) -> None:
-        if not (timeout > 0 and release_timeout > 0):
-            raise Invalid("a timeout must be greater than 0")
+        if not (0 < timeout <= _TIMEOUT_MAX and 0 < release_timeout <= _TIMEOUT_MAX):
+            raise Invalid(f"a timeout must be greater than 0 and at most {_TIMEOUT_MAX:.0f} s")
         self.connections = Connections(url, token=token, ca=ca, cert=cert)
         self.timeout = timeout
         self.release_timeout = release_timeout
         self._label = label
+        self._level = level
         self._host = host or socket.gethostname()
         process = _process.current()
         with process.lock:
@@ -67,7 +71,7 @@ class Client:
 
     def lease(
         self,
-        resource: str,
+        resource: ResourceName,
         *,
         ttl: float = 30.0,
         wait: Optional[float] = 10.0,
@@ -75,7 +79,7 @@ class Client:
         label: Optional[str] = None,
         on_lost: Optional[Callable[[Lease], Any]] = None,
     ) -> LeaseRequest:
-        """A request for the lease on ``[namespace:]kind/id``, held by one at a time.
+        """A request for the lease on ``[namespace:]kind/id``, held by one at a time. A ``Key`` names a resource whose id is hashed.
 
         It lasts ``ttl`` seconds, and is renewed in the background until it is released. If others hold it, wait up to ``wait`` seconds in the
         server's queue; None waits without a limit, 0 not at all. Others can read the ``note``. ``on_lost`` is called with the lease, in a thread of its
@@ -83,13 +87,13 @@ class Client:
         """
         return self._request(resource, None, ttl, wait, note, label, on_lost)
 
-    def try_lease(self, resource: str, *, ttl: float = 30.0, **options: Any) -> LeaseRequest:
+    def try_lease(self, resource: ResourceName, *, ttl: float = 30.0, **options: Any) -> LeaseRequest:
         """As ``lease``, without waiting: ``Busy`` if others hold it."""
         return self.lease(resource, ttl=ttl, wait=0.0, **options)
 
     def semaphore(
         self,
-        resource: str,
+        resource: ResourceName,
         *,
         capacity: int,
         weight: int = 1,
@@ -101,34 +105,38 @@ class Client:
     ) -> LeaseRequest:
         """A request for ``weight`` of a ``capacity``, which must be the same for everybody."""
         if not 1 <= weight <= capacity:
-            raise Invalid(f"a weight is from 1 to the capacity {capacity}, and not {weight}")
+            raise Invalid(f"weight must be between 1 and the capacity ({capacity}), got {weight}")
         return self._request(resource, {"weight": weight, "capacity": capacity}, ttl, wait, note, label, on_lost)
 
     def read(
         self,
-        resource: str,
+        resource: ResourceName,
         *,
         ttl: float = 30.0,
         wait: Optional[float] = 10.0,
+        note: Union[str, bytes, None] = None,
+        label: Optional[str] = None,
         on_lost: Optional[Callable[[Lease], Any]] = None,
     ) -> LeaseRequest:
         """A request to read: many may, while nobody writes."""
-        return self._request(resource, "read", ttl, wait, None, None, on_lost)
+        return self._request(resource, "read", ttl, wait, note, label, on_lost)
 
     def write(
         self,
-        resource: str,
+        resource: ResourceName,
         *,
         ttl: float = 30.0,
         wait: Optional[float] = 10.0,
+        note: Union[str, bytes, None] = None,
+        label: Optional[str] = None,
         on_lost: Optional[Callable[[Lease], Any]] = None,
     ) -> LeaseRequest:
         """A request to write: one may, while nobody reads."""
-        return self._request(resource, "write", ttl, wait, None, None, on_lost)
+        return self._request(resource, "write", ttl, wait, note, label, on_lost)
 
     def _request(
         self,
-        resource: str,
+        resource: ResourceName,
         share: Union[str, Dict[str, int], None],
         ttl: float,
         wait: Optional[float],
@@ -147,37 +155,36 @@ class Client:
         """A request for several leases: all of them, or none. ``wait`` is for all together, and replaces that of each."""
         return SeveralRequest(requests, wait)
 
-    def locked(self, resource: Union[str, Callable[..., str]], **options: Any) -> Callable[[F], F]:
+    def locked(self, resource: Union[ResourceName, Callable[..., ResourceName]], **options: Any) -> Callable[[F], F]:
         """Runs the decorated function, or coroutine function, under a lease. ``options`` are those of ``lease``.
 
         The resource may be a function of the arguments: ``@client.locked(lambda report_id: f"report/{report_id}")``.
         ``leasehold.current_lease()`` is the lease, inside.
         """
-        if isinstance(resource, str):
+        if not callable(resource):
             key_of(resource)  # a mistake is seen at once
             return locked(lambda *_args, **_kwargs: self.lease(resource, **options))
         return locked(lambda *args, **kwargs: self.lease(resource(*args, **kwargs), **options))
 
-    def election(self, resource: str, *, ttl: float = 30.0) -> Election:
+    def election(self, resource: ResourceName, *, ttl: float = 30.0) -> Election:
         """An election on this resource."""
         key_of(resource)
         return Election(self, resource, ttl)
 
     # -- for operators -------------------------------------------------------------------------------------------------------
 
-    def resource(self, resource: str) -> Resource:
+    def resource(self, resource: ResourceName) -> Resource:
         """A resource as it is now."""
         key_of(resource)
-        return self.read_doc(_protocol.get("/v1/resource", self.timeout, name=resource), Resource.read)
+        return self.read_doc(_protocol.get("/v1/resource", self.timeout, **name_field(resource, "name")), Resource.read)
 
     def list(self, prefix: str = "") -> Iterator[Resource]:
         """All resources that are in use, in key order, straight from the store."""
         after: Optional[str] = None
         while True:
             call = _protocol.get("/v1/resources", self.timeout, prefix=prefix or None, after=after, limit=200)
-            page = self.read_doc(call, lambda doc: doc)
-            yield from self._parse(lambda: [Resource.read(entry) for entry in page.docs("resources")])
-            after = page.opt_text("next")
+            resources, after = self.read_doc(call, _read_page)
+            yield from resources
             if after is None:
                 return
 
@@ -197,7 +204,7 @@ class Client:
     def order(
         self,
         action: Action,
-        resource: str,
+        resource: ResourceName,
         *,
         why: str,
         token: Optional[int] = None,
@@ -213,7 +220,7 @@ class Client:
         """
         body: Dict[str, Any] = {
             "action": action,
-            "resource": resource,
+            **name_field(resource),
             "why": why,
             "token": None if token is None else str(token),
             "any": True if any else None,
@@ -250,58 +257,77 @@ class Client:
 
     def claim_options(self, options: Dict[str, Any]) -> Dict[str, Any]:
         """The fields of a claim that say who we are, and the given ones."""
-        who: Dict[str, Any] = {"host": self._host, "pid": os.getpid(), "process": _process.current().id}
+        ours: Dict[str, Any] = {"host": self._host, "pid": os.getpid(), "process": _process.current().id}
         if self._label is not None:
-            who["label"] = self._label
-        return {**who, **options}
+            ours["label"] = self._label
+        if self._level is not None:
+            ours["level"] = self._level
+        return {**ours, **options}
 
-    def read_doc(self, call: Call, parse: Callable[[Doc], T], cancel: Optional[CancelToken] = None) -> T:
+    def read_doc(self, call: Call, read: Callable[[Doc], T], cancel: Optional[CancelToken] = None) -> T:
         """Sends a query, and reads its answer."""
-        doc = _protocol.read_document(self.connections.call(call, cancel))
-        return self._parse(lambda: parse(doc))
-
-    def _parse(self, parse: Callable[[], T]) -> T:
-        try:
-            return parse()
-        except ValueError as error:
-            raise Unavailable(f"the answer of {self.connections.server} cannot be read: {error}") from error
+        return self.connections.call(call, lambda answer: _protocol.read_reply(answer, read), cancel)
 
     def release_claim(
         self,
         claim: Claim,
         bury: Optional[float],
-        keep_for: Optional[float] = None,
-        done: Optional[threading.Event] = None,
+        kept_ms: Optional[int] = None,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
-        """Releases a claim in the background, detached from whatever cancels its caller. ``done`` is set after the first try."""
+        """Releases a claim in the background, detached from what cancels its caller. ``told`` is called after the first try."""
+        process = _process.current()
+        end = process.begin_release(self.release_timeout)
+        call = _protocol.release(claim, bury=bury, kept_ms=kept_ms, timeout=self.release_timeout)
+
+        def first() -> Optional[LeaseholdError]:
+            try:
+                return self._try_release(call, claim)
+            finally:
+                told()
+                end()
 
         def run() -> None:
             ends_at = _clock.now() + min(_RELEASE_FOR, claim.ttl)
-            call = _protocol.release(claim, bury=bury, keep_for=keep_for, timeout=self.release_timeout)
             wait = CancelToken()
             pause = 0.2
-            while True:
-                error = self._try_release(call, claim)
-                if done is not None:
-                    done.set()
-                if error is None:
-                    return
+            error = first()
+            while error is not None:
                 if _clock.now() + pause >= ends_at or not isinstance(error, Unavailable):
-                    log.warning("the lease on %s was not released, and ends with its ttl: %s", claim.resource, error)
+                    warn(error)
                     return
                 wait.sleep(pause)
                 pause = min(pause * 2, 5.0)
+                error = self._try_release(call, claim)
 
-        _process.current().workers.submit(run)
+        def warn(why: object) -> None:
+            log.warning("the lease on %s was not released, and ends with its ttl: %s", claim.text, why)
+
+        if process.workers.submit(run):
+            return
+        if _process.is_ending():
+            # No thread can be started any more, and there will be no other time.
+            error = first()
+        else:
+            # The caller may be an event loop, which must not wait here.
+            told()
+            end()
+            error = Unavailable("no thread can be started")
+        if error is not None:
+            warn(error)
 
     def _try_release(self, call: Call, claim: Claim) -> Optional[LeaseholdError]:
         try:
-            _protocol.read_release(self.connections.call(call), claim)
+            self.connections.call(call, lambda answer: _protocol.read_release(answer, claim))
         except LeaseholdError as error:
             return error
-        except Exception as error:  # of the caller's own token=… function
-            return Denied(f"no token: {error}")
+        except Exception as error:  # of the program's own token=… function, whose message may have the token in it
+            return Denied(f"the function for the API token raised {type(error).__name__}")
         return None
 
     def _after_fork(self) -> None:
         self.connections.after_fork()
+
+
+def _read_page(doc: Doc) -> Tuple[List[Resource], Optional[str]]:
+    return [Resource.read(entry) for entry in doc.docs("resources")], doc.opt_text("next")

@@ -22,6 +22,8 @@ class LeaseholdError(Exception):
 
     #: Whether the request may have changed something at the server.
     effect: Effect = "none"
+    #: What the server calls a refusal of its own, such as ``limit``, ``throttled`` or ``guarantee_too_weak``.
+    kind: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Celery and multiprocessing send errors to other processes.
@@ -44,7 +46,7 @@ class Busy(LeaseholdError):
 
 
 class TimedOut(Busy):
-    """Others hold the lease, and the time to wait is over."""
+    """Others still hold the lease when the time to wait is over."""
 
 
 class Lost(LeaseholdError):
@@ -74,7 +76,7 @@ class Unavailable(LeaseholdError):
 
 
 class Denied(LeaseholdError):
-    """There is no valid token, it does not allow this, or the server's certificate cannot be trusted."""
+    """There is no valid API token, it does not allow this, or the server's certificate cannot be trusted."""
 
 
 class Invalid(LeaseholdError):
