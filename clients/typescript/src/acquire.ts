@@ -4,13 +4,13 @@
  * 1. One owner token for the claim, in all its requests: one that is sent again finds its own grant.
  * 2. The server waits on our behalf, for some seconds at a time. Between two requests the claim keeps its place in the queue; in the last
  *    one it leaves the queue, unless it is granted.
- * 3. Without an answer, ask again until the time to wait is over, or no server has answered for a minute.
+ * 3. Without an answer, ask again until the time to wait is over: without a limit, an outage may last as long as it does.
  * 4. A claim that is given up, and may have left something behind, is ended: with a tombstone if a request was not answered.
  */
 
 import { now } from "./clock.js";
 import { BusyError, CancelledError, LeaseLostError, TimedOutError, UnavailableError } from "./errors.js";
-import { Held } from "./held.js";
+import { LeaseState } from "./state.js";
 import type { FinishRequest } from "./model.js";
 import type { Named } from "./names.js";
 import { Claim, type Granted, readAcquired } from "./protocol.js";
@@ -20,12 +20,14 @@ import type { Transport } from "./transport.js";
 
 /** How long the server waits in one request. Less than the minute after which proxies cut a connection that is silent. */
 const POLL_MAX = 20_000;
-/** So little time to wait is none. */
-const OVER = 50;
-/** If no server has answered for so long, the claim fails, however long it wants to wait. */
-const SILENCE_MAX = 60_000;
+/** Less time than this is not worth another request that waits. */
+const WAIT_MIN = 50;
 const PAUSE_MIN = 50;
 const PAUSE_MAX = 2000;
+/** After an answer that came early. A place in the queue lasts at least a second after it. */
+const QUEUED_PAUSE_MAX = 500;
+/** How long to wait at most because the server says so: another server behind the address may answer sooner. */
+const RETRY_AFTER_MAX = 10_000;
 /** How often a try is made again because the server knows a tombstone of its owner token. */
 const BURIED_MAX = 3;
 
@@ -56,9 +58,10 @@ export class Acquirer {
   readonly #wanted: Acquisition;
   readonly #endsAt: number;
   #claim: Claim;
-  #attempt = 0;
-  /** When a server has answered last. */
-  #answeredAt = now().at;
+  /** Failures since the last answer. */
+  #failures = 0;
+  /** Answers in a row that came before their wait was over: the server shuts down. */
+  #early = 0;
   #buried = 0;
 
   constructor(tools: AcquireTools, wanted: Acquisition) {
@@ -69,7 +72,7 @@ export class Acquirer {
   }
 
   /** Runs it. */
-  async run(): Promise<Held> {
+  async run(): Promise<LeaseState> {
     try {
       for (;;) {
         const held = await this.#ask();
@@ -85,7 +88,7 @@ export class Acquirer {
 
   get #left(): number {
     const left = this.#endsAt - now().at;
-    return left < OVER ? 0 : left;
+    return left < WAIT_MIN ? 0 : left;
   }
 
   /** Ends the claim if it may have left something behind. */
@@ -94,7 +97,7 @@ export class Acquirer {
   }
 
   /** Asks once. Returns nothing if it is worth asking again. */
-  async #ask(): Promise<Held | undefined> {
+  async #ask(): Promise<LeaseState | undefined> {
     const sent = now();
     let answer: Granted | "queued";
     try {
@@ -106,14 +109,12 @@ export class Acquirer {
       await this.#pauseAfter(error);
       return undefined;
     }
-    this.#attempt = 0;
-    this.#answeredAt = now().at;
+    this.#failures = 0;
     if (answer === "queued") {
-      const pause = PAUSE_MIN - (now().at - sent.at);
-      if (pause > 0) await sleep(pause, this.#wanted.signal);
+      await this.#pauseInQueue(now().at - sent.at);
       return undefined;
     }
-    const held = new Held(this.#claim, answer, sent, this.#wanted.onFinishRequest);
+    const held = new LeaseState(this.#claim, answer, sent, this.#wanted.onFinishRequest);
     if (stoppedBy(held.times, now()) === undefined) return held;
     return this.#tooLate();
   }
@@ -146,18 +147,24 @@ export class Acquirer {
   async #tooLate(): Promise<undefined> {
     this.#retire();
     this.#claim = new Claim(this.#wanted.name, this.#wanted.ttl);
-    const why = `the lease of ${this.#wanted.name.text} was granted, and its time was over before the answer was read`;
+    const { name, ttl } = this.#wanted;
+    const why = `the lease of ${name.text} was granted too late: its ttl of ${ttl} ms had run out before the answer came. Use a longer ttl`;
     await this.#pauseAfter(new UnavailableError(why));
+  }
+
+  /** The claim has a place in the queue, and asks again at once if its wait was over. */
+  async #pauseInQueue(waited: number): Promise<void> {
+    this.#early = waited < PAUSE_MAX ? this.#early + 1 : 0;
+    if (this.#early > 0) await sleep(jitter(backoff(this.#early, QUEUED_PAUSE_MAX)), this.#wanted.signal);
   }
 
   /** Waits until it is worth asking again; throws what the caller must know. */
   async #pauseAfter(error: unknown): Promise<void> {
-    this.#attempt += 1;
+    this.#failures += 1;
     const left = this.#left;
-    let pause = PAUSE_MIN * 2 ** Math.min(this.#attempt, 6);
+    let pause = backoff(this.#failures, PAUSE_MAX);
     if (error instanceof BusyError) {
       this.#claim.hasPlace = false;
-      this.#answeredAt = now().at;
       if (left === 0) throw this.#wanted.wait > 0 ? new TimedOutError(error.message, error) : error;
     } else if (error instanceof LeaseLostError) {
       // This owner token has a tombstone, so a claim needs another one.
@@ -166,14 +173,18 @@ export class Acquirer {
       this.#retire();
       this.#claim = new Claim(this.#wanted.name, this.#wanted.ttl);
     } else if (error instanceof UnavailableError) {
-      const silent = now().at - this.#answeredAt > SILENCE_MAX;
-      if (left === 0 || silent) throw this.#claim.unanswered ? withUnknownEffect(error) : error;
-      pause = Math.max(pause, error.retryAfter ?? 0);
+      if (left === 0) throw this.#claim.unanswered ? withUnknownEffect(error) : error;
+      pause = Math.max(pause, Math.min(error.retryAfter ?? 0, RETRY_AFTER_MAX));
     } else {
       throw error;
     }
-    await sleep(jitter(Math.min(pause, PAUSE_MAX, Math.max(left, PAUSE_MIN))), this.#wanted.signal);
+    await sleep(Math.min(jitter(pause), Math.max(left, PAUSE_MIN)), this.#wanted.signal);
   }
+}
+
+/** The pause after so many failures in a row: it doubles. */
+function backoff(failures: number, max: number): number {
+  return Math.min(max, PAUSE_MIN * 2 ** Math.min(failures, 6));
 }
 
 /** An earlier request of the claim may have been carried out. */

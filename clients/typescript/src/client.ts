@@ -3,27 +3,29 @@
 import { Acquirer } from "./acquire.js";
 import { now } from "./clock.js";
 import { Election } from "./election.js";
-import { CancelledError, InvalidError } from "./errors.js";
-import type { Held } from "./held.js";
+import { CancelledError, ClientClosedReason, InvalidError } from "./errors.js";
 import type { Doc } from "./json.js";
-import { Keeper } from "./keeper.js";
 import { exclusive, type Lease, LeaseSet, type LeaseTools, retire, shared, type SharedLease } from "./lease.js";
 import { type Info, type Overview, readInfo, readOverview, readResource, type Resource } from "./model.js";
 import { parseName, type ResourceName } from "./names.js";
-import { type AcquireOptions, acquisitionOf, type ClientOptions, type Settings, settingsOf, type Share, type TryOptions } from "./options.js";
+import {
+  type AcquireOptions, acquisitionOf, type ClientOptions, type Settings, settingsOf, type Share, type TryOptions, WAIT_DEFAULT,
+} from "./options.js";
 import { readReply } from "./protocol.js";
 import { type Order, orderBody, type OverviewQuery, pathOf, resourcePath } from "./queries.js";
 import { endClaim } from "./release.js";
-import { runUnder } from "./scope.js";
-import { firstOf } from "./signals.js";
+import { Renewals } from "./renewals.js";
+import { checkWork, runUnder } from "./scope.js";
+import { anySignal } from "./signals.js";
 import { ReadWriteLock, Semaphore } from "./shared.js";
+import type { LeaseState } from "./state.js";
 import { Transport } from "./transport.js";
 
 /** Acquires leases at one server, or at several behind one address. Make one for the whole program. */
 export class Client implements AsyncDisposable {
   readonly #settings: Settings;
   readonly #transport: Transport;
-  readonly #keeper: Keeper;
+  readonly #renewals: Renewals;
   readonly #tools: LeaseTools;
   readonly #underWay = new Set<Promise<unknown>>();
   readonly #closing = new AbortController();
@@ -32,10 +34,10 @@ export class Client implements AsyncDisposable {
   constructor(url: string | URL, options: ClientOptions = {}) {
     this.#settings = settingsOf(options);
     this.#transport = new Transport(url, options.token, options.tls);
-    this.#keeper = new Keeper(this.#transport);
+    this.#renewals = new Renewals(this.#transport);
     this.#tools = {
       transport: this.#transport,
-      keeper: this.#keeper,
+      renewals: this.#renewals,
       releaseTimeout: this.#settings.releaseTimeout,
       track: (work) => this.#track(work),
     };
@@ -44,8 +46,8 @@ export class Client implements AsyncDisposable {
   /**
    * Acquires the lease of a resource, such as `report/42`, and waits while others hold it.
    *
-   * Throws `TimedOutError` when `wait` is over, `BusyError` if `wait` is 0, `CancelledError` when `signal` is aborted: then nothing of the
-   * claim is left. If no server answers, it asks again until `wait` is over, but not for more than a minute: `UnavailableError`.
+   * Throws `TimedOutError` when `wait` is over (10 s unless given), `BusyError` if `wait` is 0, `CancelledError` when `signal` is aborted:
+   * then nothing of the claim is left. While no server answers, it asks again until `wait` is over; then it throws `UnavailableError`.
    */
   async acquire(resource: ResourceName, options: AcquireOptions = {}): Promise<Lease> {
     return exclusive(await this.#hold(resource, options), this.#tools);
@@ -62,15 +64,19 @@ export class Client implements AsyncDisposable {
    * The error of the work comes out as it is. If the lease was lost before the work ended, `LeaseLostError` does.
    */
   run<T>(resource: ResourceName, work: (lease: Lease, signal: AbortSignal) => T | PromiseLike<T>): Promise<T>;
-  run<T>(resource: ResourceName, options: AcquireOptions, work: (lease: Lease, signal: AbortSignal) => T | PromiseLike<T>): Promise<T>;
+  run<T>(
+    resource: ResourceName,
+    options: AcquireOptions | undefined,
+    work: (lease: Lease, signal: AbortSignal) => T | PromiseLike<T>,
+  ): Promise<T>;
   async run<T>(
     resource: ResourceName,
-    options: AcquireOptions | ((lease: Lease, signal: AbortSignal) => T | PromiseLike<T>),
+    options: AcquireOptions | undefined | ((lease: Lease, signal: AbortSignal) => T | PromiseLike<T>),
     work?: (lease: Lease, signal: AbortSignal) => T | PromiseLike<T>,
   ): Promise<T> {
-    const [given, body] = typeof options === "function" ? [{}, options] : [options, work];
-    if (typeof body !== "function") throw new InvalidError("run needs a function to run");
-    return runUnder(await this.acquire(resource, given), given.signal, body);
+    const [given, body] = typeof options === "function" ? [undefined, options] : [options, work];
+    checkWork(body);
+    return runUnder(await this.acquire(resource, given), given?.signal, body);
   }
 
   /**
@@ -82,7 +88,7 @@ export class Client implements AsyncDisposable {
     names.sort((one, other) => (one.key < other.key ? -1 : one.key > other.key ? 1 : 0));
     const twice = names.find(({ key }, index) => key === names[index + 1]?.key);
     if (twice !== undefined) throw new InvalidError(`${twice.key} is in the list twice`);
-    const endsAt = now().at + (options.wait ?? Infinity);
+    const endsAt = now().at + (options.wait ?? WAIT_DEFAULT);
     const leases: Lease[] = [];
     try {
       for (const { resource } of names) leases.push(await this.#acquireNext(resource, leases, endsAt, options));
@@ -96,7 +102,7 @@ export class Client implements AsyncDisposable {
 
   /** One more of several. Stops waiting if one of those that it has is lost. */
   async #acquireNext(resource: ResourceName, held: readonly Lease[], endsAt: number, options: AcquireOptions): Promise<Lease> {
-    const { signal, detach } = firstOf(options.signal, ...held.map((lease) => lease.signal));
+    const { signal, detach } = anySignal(options.signal, ...held.map((lease) => lease.signal));
     // Not 0, which would be a try, and fail as one.
     const wait = options.wait === 0 ? 0 : Math.max(1, endsAt - now().at);
     try {
@@ -159,10 +165,10 @@ export class Client implements AsyncDisposable {
 
   /** Releases what is still held, waits for releases that are under way, and closes the connections. Never throws. */
   async close(): Promise<void> {
-    this.#closing.abort(new InvalidError("the client was closed"));
-    for (const held of this.#keeper.held) {
+    this.#closing.abort(new ClientClosedReason());
+    for (const held of this.#renewals.held) {
       held.isReleased = true;
-      this.#keeper.drop(held);
+      this.#renewals.drop(held);
       void this.#track(endClaim(this.#transport, held.claim, this.#settings.releaseTimeout));
     }
     while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay);
@@ -173,9 +179,9 @@ export class Client implements AsyncDisposable {
     await this.close();
   }
 
-  async #hold(resource: ResourceName, options: AcquireOptions, share?: Share): Promise<Held> {
-    const { signal, detach } = firstOf(options.signal, this.#closing.signal);
-    const tools = { transport: this.#transport, timeout: this.#settings.timeout, retire: (claim: Held["claim"]) => retire(claim, this.#tools) };
+  async #hold(resource: ResourceName, options: AcquireOptions, share?: Share): Promise<LeaseState> {
+    const { signal, detach } = anySignal(options.signal, this.#closing.signal);
+    const tools = { transport: this.#transport, timeout: this.#settings.timeout, retire: (claim: LeaseState["claim"]) => retire(claim, this.#tools) };
     try {
       const wanted = acquisitionOf(resource, { ...options, signal }, this.#settings, share);
       if (signal.aborted) throw new CancelledError(signal);
@@ -190,7 +196,7 @@ export class Client implements AsyncDisposable {
   }
 
   async #get<T>(path: string, read: (doc: Doc) => T, timeout = this.#settings.timeout, caller?: AbortSignal): Promise<T> {
-    const { signal, detach } = firstOf(caller, this.#closing.signal);
+    const { signal, detach } = anySignal(caller, this.#closing.signal);
     const call = { method: "GET", path, timeout, pool: "claims", signal } as const;
     return this.#transport.call({ ...call, read: (answer) => readReply(answer, read) }).finally(detach);
   }

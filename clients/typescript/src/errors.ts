@@ -1,5 +1,7 @@
 /** What can go wrong, as types. `kind` tells them apart where `instanceof` cannot: in another realm, or in a log. */
 
+import { Buffer } from "node:buffer";
+
 import type { Holder } from "./model.js";
 
 /** Whether a request that failed may have changed something at the server. */
@@ -46,6 +48,20 @@ export abstract class LeaseholdError extends Error {
     if (options?.code !== undefined) this.code = options.code;
     if (options?.effect !== undefined) this.effect = options.effect;
   }
+
+  /** For a log: `JSON.stringify` takes no bigint, so fencing tokens become text, and notes of bytes base64. */
+  toJSON(): Record<string, unknown> {
+    return { name: this.name, message: this.message, ...(jsonOf({ ...this }) as Record<string, unknown>) };
+  }
+}
+
+/** The same value, of types that JSON has. */
+function jsonOf(value: unknown): unknown {
+  if (typeof value === "bigint") return value.toString();
+  if (typeof value !== "object" || value === null) return value;
+  if (value instanceof Uint8Array) return Buffer.from(value).toString("base64");
+  if (Array.isArray(value)) return value.map(jsonOf);
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, jsonOf(each)]));
 }
 
 /** What is known about those who hold a resource. */
@@ -154,7 +170,18 @@ export class CorruptError extends LeaseholdError {
 }
 
 /**
- * The caller cancelled. Nothing of the claim is left, or a release that is under way ends it.
+ * The reason of a signal that ends everything of a client.
+ *
+ * @internal
+ */
+export class ClientClosedReason extends InvalidError {
+  constructor() {
+    super("the client was closed");
+  }
+}
+
+/**
+ * The caller cancelled, or closed the client. Nothing of the claim is left, or a release that is under way ends it.
  *
  * Its name is `AbortError`, as for everything that an `AbortSignal` cancels; `cause` is the reason of the signal.
  */
@@ -163,6 +190,7 @@ export class CancelledError extends LeaseholdError {
   readonly kind = "cancelled";
 
   constructor(signal: AbortSignal | undefined, effect: Effect = "none") {
-    super("the caller cancelled", { cause: signal?.reason as unknown, effect });
+    const reason: unknown = signal?.reason;
+    super(reason instanceof ClientClosedReason ? reason.message : "the caller cancelled", { cause: reason, effect });
   }
 }

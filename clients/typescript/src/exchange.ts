@@ -6,6 +6,7 @@ import { clearTimeout, setTimeout } from "node:timers";
 
 import { CancelledError } from "./errors.js";
 import type { Answer } from "./protocol.js";
+import { onAbort } from "./signals.js";
 
 const ANSWER_MAX = 64 << 20;
 
@@ -33,7 +34,7 @@ export interface ExchangeErrors {
   /** The time is over. */
   readonly noAnswer: (timeout: number, wasSent: boolean) => Error;
   /** The answer began, and did not end well. */
-  readonly spoiled: (why: string) => Error;
+  readonly answerIncomplete: (why: string) => Error;
 }
 
 /**
@@ -49,7 +50,7 @@ class Exchange<T> {
   #isOver = false;
   #timer: NodeJS.Timeout | undefined;
   #connection: { destroy: () => unknown } | undefined;
-  readonly #onAbort = () => this.#fail(new CancelledError(this.options.signal, this.#wasSent ? "unknown" : "none"));
+  #forgetSignal: (() => void) | undefined;
 
   constructor(
     readonly request: ClientRequest,
@@ -63,7 +64,8 @@ class Exchange<T> {
     const { request, options, errors } = this;
     this.#timer = setTimeout(() => this.#fail(errors.noAnswer(options.timeout, this.#wasSent)), options.timeout);
     if (options.background) this.#timer.unref();
-    options.signal?.addEventListener("abort", this.#onAbort, { once: true });
+    const { signal } = options;
+    this.#forgetSignal = signal && onAbort(signal, () => this.#fail(new CancelledError(signal, this.#wasSent ? "unknown" : "none")));
     request.on("socket", (socket) => {
       this.#connection = socket;
       if (options.background) socket.unref?.();
@@ -85,28 +87,28 @@ class Exchange<T> {
     } catch (error) {
       return this.#fail(error);
     }
-    const spoil = (why: string) => this.#fail(this.errors.spoiled(why));
+    const fail = (why: string) => this.#fail(this.errors.answerIncomplete(why));
     const chunks: Buffer[] = [];
     let size = 0;
     response.on("data", (chunk: Buffer) => {
       size += chunk.length;
       chunks.push(chunk);
-      if (size > ANSWER_MAX) spoil("the answer is too large");
+      if (size > ANSWER_MAX) fail("the answer is too large");
     });
     response.on("end", () => {
-      if (response.complete) this.#judge(response, Buffer.concat(chunks).toString("utf8"));
-      else spoil("the answer was cut");
+      if (response.complete) this.#read(response, Buffer.concat(chunks).toString("utf8"));
+      else fail("the answer was cut");
     });
-    response.on("error", () => spoil("the answer was cut"));
-    response.on("close", () => spoil("the answer was cut"));
+    response.on("error", () => fail("the answer was cut"));
+    response.on("close", () => fail("the answer was cut"));
   }
 
   /** At once, before the connection goes back to those that are idle. */
-  #judge(response: IncomingMessage, body: string): void {
+  #read(response: IncomingMessage, body: string): void {
     if (!this.#end()) return;
-    const distrust = () => void this.#connection?.destroy();
+    const dropConnection = () => void this.#connection?.destroy();
     try {
-      this.resolve(this.options.read({ status: response.statusCode ?? 0, body, distrust }));
+      this.resolve(this.options.read({ status: response.statusCode ?? 0, body, dropConnection }));
     } catch (error) {
       this.reject(error);
     }
@@ -124,7 +126,7 @@ class Exchange<T> {
     if (this.#isOver) return false;
     this.#isOver = true;
     clearTimeout(this.#timer);
-    this.options.signal?.removeEventListener("abort", this.#onAbort);
+    this.#forgetSignal?.();
     return true;
   }
 }

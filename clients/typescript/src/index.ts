@@ -16,7 +16,7 @@
 import "./dispose.js";
 
 export { Client } from "./client.js";
-export { type CandidateOptions, Election } from "./election.js";
+export { type CandidateOptions, Election, type LeadOptions } from "./election.js";
 export {
   BusyError,
   CancelledError,

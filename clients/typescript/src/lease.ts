@@ -2,12 +2,13 @@
 
 import { now } from "./clock.js";
 import { LeaseLostError, UnavailableError } from "./errors.js";
-import type { Held } from "./held.js";
 import { noteField } from "./json.js";
-import type { Keeper } from "./keeper.js";
 import type { FinishRequest } from "./model.js";
 import { type Claim, readSingleRenewal } from "./protocol.js";
 import { endClaim, endLost } from "./release.js";
+import type { Renewals } from "./renewals.js";
+import { allowManyListeners } from "./signals.js";
+import type { LeaseState } from "./state.js";
 import { renewalTimeout } from "./times.js";
 import type { Transport } from "./transport.js";
 
@@ -63,7 +64,7 @@ export interface SharedLease extends AnyLease {
 /** What a lease needs of its client. */
 export interface LeaseTools {
   readonly transport: Transport;
-  readonly keeper: Keeper;
+  readonly renewals: Renewals;
   readonly releaseTimeout: number;
   /** Remembers what is under way, for `close`. */
   readonly track: <T>(work: Promise<T>) => Promise<T>;
@@ -72,16 +73,16 @@ export interface LeaseTools {
 class HeldLease implements AnyLease {
   readonly resource: string;
   readonly key: string;
-  readonly #held: Held;
+  readonly #held: LeaseState;
   readonly #tools: LeaseTools;
   #released: Promise<boolean> | undefined;
 
-  constructor(held: Held, tools: LeaseTools) {
+  constructor(held: LeaseState, tools: LeaseTools) {
     this.#held = held;
     this.#tools = tools;
     this.resource = held.claim.name.text;
     this.key = held.claim.name.key;
-    tools.keeper.add(held);
+    tools.renewals.add(held);
   }
 
   get ttl(): number {
@@ -93,7 +94,7 @@ class HeldLease implements AnyLease {
   }
 
   get lost(): LeaseLostError | undefined {
-    this.#held.judge(now());
+    this.#held.checkClocks(now());
     return this.#held.lost;
   }
 
@@ -139,9 +140,9 @@ class HeldLease implements AnyLease {
   }
 
   async #release(): Promise<boolean> {
-    const { keeper, transport, releaseTimeout, track } = this.#tools;
+    const { renewals, transport, releaseTimeout, track } = this.#tools;
     const held = this.#held;
-    held.judge(now());
+    held.checkClocks(now());
     if (held.lost !== undefined) {
       // The server knows better than the clock whether it is over. After the clock's word, tell it that nobody works any more.
       const isOver = held.lost.why === "not_there" || held.lost.why === "evicted" || held.lost.why === "buried";
@@ -149,7 +150,7 @@ class HeldLease implements AnyLease {
       return isOver;
     }
     held.isReleased = true;
-    keeper.drop(held);
+    renewals.drop(held);
     return track(endClaim(transport, held.claim, releaseTimeout));
   }
 
@@ -162,7 +163,7 @@ class ExclusiveLease extends HeldLease implements Lease {
   readonly token: bigint;
   readonly pass: string;
 
-  constructor(held: Held, pass: string, tools: LeaseTools) {
+  constructor(held: LeaseState, pass: string, tools: LeaseTools) {
     super(held, tools);
     this.token = held.grant;
     this.pass = pass;
@@ -172,14 +173,14 @@ class ExclusiveLease extends HeldLease implements Lease {
 class NumberedLease extends HeldLease implements SharedLease {
   readonly number: bigint;
 
-  constructor(held: Held, tools: LeaseTools) {
+  constructor(held: LeaseState, tools: LeaseTools) {
     super(held, tools);
     this.number = held.grant;
   }
 }
 
 /** The lease of an exclusive grant. */
-export function exclusive(held: Held, tools: LeaseTools): Lease {
+export function exclusive(held: LeaseState, tools: LeaseTools): Lease {
   if (held.pass === undefined) {
     void tools.track(endClaim(tools.transport, held.claim, tools.releaseTimeout));
     throw new UnavailableError(`the server gave no token for ${held.claim.name.text}`);
@@ -188,7 +189,7 @@ export function exclusive(held: Held, tools: LeaseTools): Lease {
 }
 
 /** The lease of a part. */
-export function shared(held: Held, tools: LeaseTools): SharedLease {
+export function shared(held: LeaseState, tools: LeaseTools): SharedLease {
   return new NumberedLease(held, tools);
 }
 
@@ -206,6 +207,7 @@ export class LeaseSet implements AsyncDisposable {
   /** @internal */
   constructor(leases: readonly Lease[]) {
     this.leases = leases;
+    allowManyListeners(this.#abort.signal);
     for (const { signal } of leases) {
       signal.addEventListener("abort", () => this.#abort.abort(signal.reason), { once: true });
       if (signal.aborted) this.#abort.abort(signal.reason);

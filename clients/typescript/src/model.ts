@@ -1,5 +1,6 @@
 /** What others hold, as the server describes it. Times are in milliseconds, tokens are bigints. */
 
+import { UnavailableError } from "./errors.js";
 import type { Doc } from "./json.js";
 
 /** A process, as it describes itself. */
@@ -185,8 +186,9 @@ export function readFinishRequest(doc: Doc): FinishRequest {
   return { within: doc.number("within_ms"), by: doc.text("by"), why: doc.text("why") };
 }
 
-/** The leader of an election, which is the holder of its resource. */
+/** The leader of an election, which is the holder of its resource. Throws if the server cannot read the resource: nobody knows who leads. */
 export function leaderOf(resource: Resource): Leader | undefined {
+  if (resource.unreadable !== undefined) throw new UnavailableError(`${resource.name} cannot be read: ${resource.unreadable}`, "none");
   const holder = resource.holders.filter((each) => !each.kept).at(-1);
   if (holder === undefined) return undefined;
   const { host, pid, label, token, subject, note } = holder;

@@ -15,7 +15,7 @@ export type Level = "best-effort" | "quorum" | "database" | "consensus";
 
 /** Options of a client. */
 export interface ClientOptions {
-  /** The token of the server, `lh_…`; or a function that returns it, asked for each request. */
+  /** The API token, `lh_…`, if the server needs one; or a function that returns it, called for each request. */
   readonly token?: string | (() => string);
   /** How long an answer may take. Default: 10,000. */
   readonly timeout?: number;
@@ -46,7 +46,10 @@ export interface TryOptions {
 
 /** Options of acquiring. */
 export interface AcquireOptions extends TryOptions {
-  /** How long to wait while others hold it. Default: without limit. 0 is a try. */
+  /**
+   * How long to wait while others hold it, or no server answers. Default: 10,000. `Infinity` waits without a limit, through an outage, too; 0
+   * is a try.
+   */
   readonly wait?: number;
 }
 
@@ -56,6 +59,8 @@ export type Share = "read" | "write" | { readonly weight: number; readonly capac
 /** For the list of deadlocks: which claims belong to one process. */
 const PROCESS = randomHex(8);
 const TIMER_MAX = 2 ** 31 - 1;
+/** How long a claim waits unless it is told. */
+export const WAIT_DEFAULT = 10_000;
 
 /** The options of a client, complete. */
 export interface Settings {
@@ -78,8 +83,8 @@ export function settingsOf(options: ClientOptions): Settings {
 
 /** What the options of a call ask for. */
 export function acquisitionOf(name: ResourceName, options: AcquireOptions, settings: Settings, share?: Share): Acquisition {
-  const wait = options.wait ?? Infinity;
-  if (typeof wait !== "number" || !(wait >= 0)) throw new InvalidError(`wait is a number of milliseconds from 0, not ${String(wait)}`);
+  const wait = options.wait ?? WAIT_DEFAULT;
+  if (typeof wait !== "number" || !(wait >= 0)) throw new InvalidError(`wait must be a number of milliseconds, 0 or more, got ${String(wait)}`);
   const label = options.label ?? settings.label;
   return {
     name: parseName(name),
@@ -101,7 +106,7 @@ export function acquisitionOf(name: ResourceName, options: AcquireOptions, setti
 
 function milliseconds(what: string, value: number, max = Number.MAX_SAFE_INTEGER): number {
   if (typeof value === "number" && value >= 1 && value <= max) return value;
-  throw new InvalidError(`${what} is a number of milliseconds from 1 to ${Math.floor(max)}, not ${String(value)}`);
+  throw new InvalidError(`${what} must be a number of milliseconds between 1 and ${Math.floor(max)}, got ${String(value)}`);
 }
 
 let host: string | undefined;

@@ -28,7 +28,7 @@ export interface Answer {
   readonly status: number;
   readonly body: string;
   /** Its connection is not used again. */
-  readonly distrust: () => void;
+  readonly dropConnection: () => void;
 }
 
 /** What one claim asks for. Its owner token is secret, and the same in all its requests. */
@@ -54,12 +54,12 @@ export class Claim {
   }
 
   /** Whether a document is about this claim. */
-  isNamedBy(doc: Doc): boolean {
+  namesThisClaim(doc: Doc): boolean {
     return doc.optText("key") === this.name.key && doc.optText("owner_hash") === this.ownerHash;
   }
 
   /** Whether a document is about something else. */
-  isDeniedBy(doc: Doc): boolean {
+  namesAnotherClaim(doc: Doc): boolean {
     const [key, hash] = [doc.optText("key"), doc.optText("owner_hash")];
     return (key !== undefined && key !== this.name.key) || (hash !== undefined && hash !== this.ownerHash);
   }
@@ -127,7 +127,7 @@ function readRenewal(answer: Answer, entry: Doc, { claim, grant }: RenewedClaim)
   const isRefusal = entry.optText("kind") !== undefined;
   // A failure of the store need not name the claim. A verdict, good or bad, must.
   const needsName = !isRefusal || entry.optText("verdict") !== undefined;
-  if (claim.isDeniedBy(entry) || (needsName && !claim.isNamedBy(entry))) {
+  if (claim.namesAnotherClaim(entry) || (needsName && !claim.namesThisClaim(entry))) {
     return unbelievable(answer, "the answer to a renewal names another claim");
   }
   if (isRefusal) return problemError(entry);
@@ -183,7 +183,7 @@ function readDocument(answer: Answer, claim?: Claim): Doc {
   }
   const doc = readable(answer, () => Doc.parse(body));
   const isRefusal = status >= 400;
-  if (claim !== undefined && (isRefusal ? claim.isDeniedBy(doc) : !claim.isNamedBy(doc))) {
+  if (claim !== undefined && (isRefusal ? claim.namesAnotherClaim(doc) : !claim.namesThisClaim(doc))) {
     throw unbelievable(answer, "the answer names another claim");
   }
   if (isRefusal) throw readable(answer, () => problemError(doc));
@@ -192,7 +192,7 @@ function readDocument(answer: Answer, claim?: Claim): Doc {
 
 /** An answer that says nothing about the request. The connection is not used again. */
 function unbelievable(answer: Answer, message: string): UnavailableError {
-  answer.distrust();
+  answer.dropConnection();
   return new UnavailableError(message);
 }
 

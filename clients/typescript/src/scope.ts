@@ -1,7 +1,7 @@
 /** Runs work under a lease. */
 
-import { LeaseLostError } from "./errors.js";
-import { firstOf } from "./signals.js";
+import { InvalidError, LeaseLostError } from "./errors.js";
+import { anySignal } from "./signals.js";
 
 /** What work is done under: a lease, or several. */
 interface Scope {
@@ -22,7 +22,7 @@ export async function runUnder<S extends Scope, T>(
   caller: AbortSignal | undefined,
   work: (lease: S, signal: AbortSignal) => T | PromiseLike<T>,
 ): Promise<T> {
-  const both = firstOf(scope.signal, caller);
+  const both = anySignal(scope.signal, caller);
   try {
     const result = await work(scope, both.signal);
     if (scope.lost !== undefined) throw scope.lost;
@@ -33,6 +33,11 @@ export async function runUnder<S extends Scope, T>(
     both.detach();
     await scope.release();
   }
+}
+
+/** Throws if there is nothing to run. Called before a lease is acquired. */
+export function checkWork(work: unknown): asserts work {
+  if (typeof work !== "function") throw new InvalidError("run needs a function to run");
 }
 
 /** The loss of the lease, if it is why the work failed. */

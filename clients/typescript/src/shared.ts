@@ -4,7 +4,7 @@ import { InvalidError } from "./errors.js";
 import type { Lease, SharedLease } from "./lease.js";
 import type { ResourceName } from "./names.js";
 import type { AcquireOptions, Share, TryOptions } from "./options.js";
-import { runUnder } from "./scope.js";
+import { checkWork, runUnder } from "./scope.js";
 
 const CAPACITY_MAX = 2 ** 32 - 1;
 
@@ -23,7 +23,7 @@ export class Semaphore {
   /** @internal */
   constructor(resource: ResourceName, capacity: number, acquire: (share: Share, options: AcquireOptions) => Promise<SharedLease>) {
     if (!Number.isInteger(capacity) || capacity < 1 || capacity > CAPACITY_MAX) {
-      throw new InvalidError(`a capacity is a whole number from 1, not ${String(capacity)}`);
+      throw new InvalidError(`capacity must be a whole number between 1 and ${CAPACITY_MAX}, got ${String(capacity)}`);
     }
     this.resource = resource;
     this.capacity = capacity;
@@ -34,7 +34,7 @@ export class Semaphore {
   async acquire(options: PermitOptions = {}): Promise<SharedLease> {
     const weight = options.weight ?? 1;
     if (!Number.isInteger(weight) || weight < 1 || weight > this.capacity) {
-      throw new InvalidError(`a weight is a whole number from 1 to the capacity, ${this.capacity}, not ${String(weight)}`);
+      throw new InvalidError(`weight must be a whole number between 1 and the capacity (${this.capacity}), got ${String(weight)}`);
     }
     return this.#acquire({ weight, capacity: this.capacity }, options);
   }
@@ -45,8 +45,12 @@ export class Semaphore {
   }
 
   /** Runs work while it holds permits, as `Client.run` does. */
-  async run<T>(options: PermitOptions, work: (lease: SharedLease, signal: AbortSignal) => T | PromiseLike<T>): Promise<T> {
-    return runUnder(await this.acquire(options), options.signal, work);
+  async run<T>(
+    options: PermitOptions | undefined,
+    work: (lease: SharedLease, signal: AbortSignal) => T | PromiseLike<T>,
+  ): Promise<T> {
+    checkWork(work);
+    return runUnder(await this.acquire(options), options?.signal, work);
   }
 }
 

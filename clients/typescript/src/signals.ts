@@ -1,4 +1,4 @@
-/** Several signals as one. `AbortSignal.any` needs Node 20.3. */
+/** Several signals as one (`AbortSignal.any` needs Node 20.3), and one listener for many who wait for one signal. */
 
 import { setMaxListeners } from "node:events";
 
@@ -9,25 +9,62 @@ export interface Combined {
   readonly detach: () => void;
 }
 
-/** Lets many wait for one signal: Node takes more than ten listeners for a leak, and says so. All of ours are removed again. */
-export function forMany(signal: AbortSignal): AbortSignal {
+/** What is to be called when a signal is aborted. */
+interface Callbacks {
+  readonly waiting: Set<() => void>;
+  readonly listener: () => void;
+}
+
+const callbacksOf = new WeakMap<AbortSignal, Callbacks>();
+
+/**
+ * Calls this once, when the signal is aborted. Returns how to forget it.
+ *
+ * Node warns of a leak after more than ten listeners. The limit belongs to the owner of the signal, so it stays as it is: all that wait
+ * for one signal share one listener.
+ */
+export function onAbort(signal: AbortSignal, callback: () => void): () => void {
+  let callbacks = callbacksOf.get(signal);
+  if (callbacks === undefined) {
+    const waiting = new Set<() => void>();
+    const listener = () => {
+      callbacksOf.delete(signal);
+      for (const each of waiting) each();
+    };
+    callbacks = { waiting, listener };
+    callbacksOf.set(signal, callbacks);
+    signal.addEventListener("abort", listener, { once: true });
+  }
+  const { waiting, listener } = callbacks;
+  // The same function may wait twice.
+  const each = () => callback();
+  waiting.add(each);
+  return () => {
+    waiting.delete(each);
+    if (waiting.size > 0 || callbacksOf.get(signal)?.waiting !== waiting) return;
+    callbacksOf.delete(signal);
+    signal.removeEventListener("abort", listener);
+  };
+}
+
+/** Lets the program add any number of listeners to a signal that this package has made. */
+export function allowManyListeners(signal: AbortSignal): void {
   try {
     setMaxListeners(0, signal);
   } catch {
-    // A signal of another library, or a runtime that does not count.
+    // A runtime that does not count listeners.
   }
-  return signal;
 }
 
-export function firstOf(...signals: readonly (AbortSignal | undefined)[]): Combined {
+/** A signal that is aborted with the first of several. */
+export function anySignal(...signals: readonly (AbortSignal | undefined)[]): Combined {
   const controller = new AbortController();
+  allowManyListeners(controller.signal);
   const detachers: (() => void)[] = [];
   for (const signal of signals) {
     if (signal === undefined) continue;
-    const onAbort = () => controller.abort(signal.reason);
-    if (signal.aborted) onAbort();
-    forMany(signal).addEventListener("abort", onAbort, { once: true });
-    detachers.push(() => signal.removeEventListener("abort", onAbort));
+    if (signal.aborted) controller.abort(signal.reason);
+    else detachers.push(onAbort(signal, () => controller.abort(signal.reason)));
   }
-  return { signal: forMany(controller.signal), detach: () => detachers.forEach((detach) => detach()) };
+  return { signal: controller.signal, detach: () => detachers.forEach((detach) => detach()) };
 }

@@ -3,20 +3,22 @@
 import { clearTimeout as clear, setTimeout as set } from "node:timers";
 
 import { CancelledError } from "./errors.js";
+import { onAbort } from "./signals.js";
 
 /** Waits. Throws `CancelledError` as soon as the signal is aborted. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(new CancelledError(signal));
-    const onAbort = () => {
-      clear(timer);
-      reject(new CancelledError(signal));
-    };
     const timer = set(() => {
-      signal?.removeEventListener("abort", onAbort);
+      forget?.();
       resolve();
     }, ms);
-    signal?.addEventListener("abort", onAbort, { once: true });
+    const forget =
+      signal &&
+      onAbort(signal, () => {
+        clear(timer);
+        reject(new CancelledError(signal));
+      });
   });
 }
 

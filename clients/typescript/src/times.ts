@@ -57,13 +57,15 @@ export function timesOf(sent: Moment, given: Given): Times {
   return { renewAt, stopAt, wallStopAt: sent.wall + (stopAt - sent.at) + ttl * WALL_SLACK };
 }
 
-/** The times after a renewal. No time ever moves back, except that of the next renewal. */
+/**
+ * The times after a renewal. The time to stop never moves back.
+ *
+ * On the calendar clock it can: the answer that says when to stop says it for both clocks. If the clock was set back after an earlier
+ * answer, that one's time lies in a future that the clock reaches too late, and a machine that sleeps would not be noticed.
+ */
 export function laterOf(before: Times, after: Times): Times {
-  return {
-    renewAt: after.renewAt,
-    stopAt: Math.max(before.stopAt, after.stopAt),
-    wallStopAt: Math.max(before.wallStopAt, after.wallStopAt),
-  };
+  const { stopAt, wallStopAt } = after.stopAt > before.stopAt ? after : before;
+  return { renewAt: after.renewAt, stopAt, wallStopAt };
 }
 
 /** Which clock says that the work must stop, if one does. */

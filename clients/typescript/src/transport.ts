@@ -112,7 +112,7 @@ export class Transport {
       checkHead: (response) => this.#checkHeaders(response, id),
       broken: (error, failed) => this.#broken(error, failed),
       noAnswer: (timeout, wasSent) => this.#noAnswer(timeout, wasSent),
-      spoiled: (why) => new UnavailableError(`${this.#url.host}: ${why}`),
+      answerIncomplete: (why) => new UnavailableError(`${this.#url.host}: ${why}`),
     });
   }
 
@@ -187,15 +187,15 @@ function parseUrl(text: string | URL): URL {
     throw new InvalidError("the address of a server is a URL, as in http://127.0.0.1:7420");
   }
   if (url.protocol !== "http:" && url.protocol !== "https:") {
-    throw new InvalidError(`the address of a server begins with http:// or https://, not ${url.protocol}//`);
+    throw new InvalidError(`the address of a server must begin with http:// or https://, not with ${url.protocol}//`);
   }
   if (url.username !== "" || url.password !== "") {
-    throw new InvalidError("the address of a server has no password in it: give the token as an option, { token }");
+    throw new InvalidError("the address of a server cannot contain a user or a password: give the API token as an option, { token }");
   }
   return url;
 }
 
 function checkToken(token: string): string {
   if (/^[\x21-\x7e]+$/.test(token)) return token;
-  throw new InvalidError("the token has characters that a token cannot have: has it a line break at its end?");
+  throw new InvalidError("the API token contains a character that is not allowed there, such as a line break at its end");
 }

@@ -1,8 +1,9 @@
 /** Real servers, and servers that lie. */
 
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { accessSync, constants, existsSync, mkdtempSync, rmSync } from "node:fs";
 import * as http from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -26,18 +27,46 @@ export function atEnd(cleanup: () => unknown): void {
   cleanups.push(cleanup);
 }
 
-/** A folder that is removed when the tests of the file are over. */
+/** A folder that is removed when the tests of the file are over. In memory where there is such a place: a busy disk delays commits by seconds. */
 export function folder(): string {
-  const path = mkdtempSync(join(tmpdir(), "leasehold-typescript-"));
+  const path = mkdtempSync(join(memory() ?? tmpdir(), "leasehold-typescript-"));
   atEnd(() => rmSync(path, { recursive: true, force: true }));
   return path;
 }
 
+function memory(): string | undefined {
+  const path = "/dev/shm";
+  try {
+    accessSync(path, constants.W_OK);
+    return path;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * Starts `$@`, kills it when our standard input ends, and removes its folder. The input is a pipe of the test process, so it ends when that
+ * process dies, however it dies.
+ */
+const UNTIL_INPUT_ENDS = `
+  trap '' HUP INT TERM
+  exec 3<&0
+  "$@" </dev/null 3<&- &
+  server=$!
+  exec >/dev/null 2>&1
+  (read -r _ <&3; kill -9 $server) &
+  watcher=$!
+  wait $server
+  kill -9 $watcher
+  rm -rf "$FOLDER"
+`;
+
 /** A real server. */
 export interface RealServer {
   readonly url: string;
-  readonly child: ChildProcess;
-  /** The tokens of a client and of an operator, if the server asks for tokens. */
+  /** Where it keeps everything. */
+  readonly folder: string;
+  /** The API tokens of a client and of an operator, if the server needs one. */
   readonly tokens: { readonly client: string; readonly operator: string };
 }
 
@@ -54,9 +83,11 @@ export async function startServer(asksForTokens = false): Promise<RealServer> {
   };
   const tokens = asksForTokens ? { client: newToken("client"), operator: newToken("operator") } : { client: "", operator: "" };
   const args = ["--store", `sqlite:${join(path, "leases.db")}`, "serve", "--listen", "127.0.0.1:0"];
-  const child = spawn(PROGRAM, [...args, ...(asksForTokens ? ["--tokens", file] : [])], { stdio: ["ignore", "pipe", "pipe"] });
+  const command = [PROGRAM, ...args, ...(asksForTokens ? ["--tokens", file] : [])];
+  const env = { ...process.env, FOLDER: path };
+  const child = spawn("sh", ["-c", UNTIL_INPUT_ENDS, "sh", ...command], { stdio: ["pipe", "pipe", "pipe"], env });
   atEnd(async () => {
-    child.kill("SIGKILL");
+    child.stdin.end();
     if (child.exitCode === null && child.signalCode === null) await once(child, "exit");
   });
   const said: string[] = [];
@@ -70,7 +101,7 @@ export async function startServer(asksForTokens = false): Promise<RealServer> {
     }
     child.once("exit", () => reject(new Error(`the server ended: ${said.join("\n")}`)));
   });
-  return { url, child, tokens };
+  return { url, tokens, folder: path };
 }
 
 /** A request, as a fake server got it. */
@@ -80,6 +111,8 @@ export interface Request {
   readonly headers: http.IncomingHttpHeaders;
   /** A number for each connection. */
   readonly connection: number;
+  /** When it was read, in milliseconds. */
+  readonly at: number;
 }
 
 /** What a fake server answers. A header that is undefined is left out. */
@@ -115,7 +148,8 @@ export class FakeServer {
       request.on("end", () => {
         const text = Buffer.concat(chunks).toString();
         const body = (text === "" ? {} : JSON.parse(text)) as Record<string, unknown>;
-        const got = { path: request.url ?? "", body, headers: request.headers, connection: numbers.get(request.socket) ?? 0 };
+        const connection = numbers.get(request.socket) ?? 0;
+        const got = { path: request.url ?? "", body, headers: request.headers, connection, at: performance.now() };
         fake.requests.push(got);
         send(response, request, answer(got, fake));
       });
@@ -136,6 +170,11 @@ export class FakeServer {
   /** The requests on this path. */
   on(path: string): Request[] {
     return this.requests.filter((request) => request.path === path);
+  }
+
+  /** Waits until this path was requested so often. */
+  received(path: string, count: number): Promise<void> {
+    return eventually(`${count} requests of ${path}`, () => this.on(path).length >= count);
   }
 }
 
@@ -159,6 +198,34 @@ function send(response: http.ServerResponse, request: http.IncomingMessage, repl
     return;
   }
   response.end(body);
+}
+
+/** The fencing token of an honest answer. */
+export const TOKEN = "1795004954701560";
+
+export const hashOf = (claim: Record<string, unknown>) => createHash("sha256").update(String(claim["owner"])).digest("hex").slice(0, 32);
+
+export function names(claim: Record<string, unknown>): { resource: string; key: string; owner_hash: string } {
+  const resource = String(claim["resource"]);
+  return { resource, key: resource, owner_hash: hashOf(claim) };
+}
+
+export function grant(claim: Record<string, unknown>): Record<string, unknown> {
+  const ttl = claim["ttl_ms"];
+  const pass = `${TOKEN} ${hashOf(claim)} ${String(claim["resource"])}`;
+  return { verdict: "granted", ...names(claim), token: TOKEN, pass, ttl_ms: ttl, remaining_ms: ttl, waited_ms: 0 };
+}
+
+export function kept(claim: Record<string, unknown>): Record<string, unknown> {
+  const ttl = claim["ttl_ms"];
+  return { status: 200, verdict: "kept", ...names(claim), grant: TOKEN, ttl_ms: ttl, remaining_ms: ttl, asked: null, evicting: false };
+}
+
+/** An honest answer. */
+export function honest({ path, body }: Request): Reply {
+  if (path === "/v1/acquire") return { body: grant(body) };
+  if (path === "/v1/release") return { body: { verdict: "released", ...names(body) } };
+  return { body: { leases: (body["leases"] as Record<string, unknown>[]).map(kept) } };
 }
 
 /** Waits until this is true. */

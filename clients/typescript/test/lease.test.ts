@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
+import { getEventListeners, getMaxListeners } from "node:events";
 import { inspect } from "node:util";
 
 import { BusyError, CancelledError, Client, HolderChangedError, InvalidError, LeaseLostError, MismatchError, TimedOutError } from "leasehold";
@@ -50,6 +51,17 @@ describe("a scope", () => {
     assert.equal(await client.run("run/1", { ttl: 5000 }, () => 7), 7);
     await assert.rejects(client.run("run/1", () => Promise.reject(new RangeError("mine"))), { message: "mine" });
     assert.equal((await client.resource("run/1")).holderCount, 0);
+  });
+
+  test("options may be undefined, and what is no function is refused before anything is acquired", async () => {
+    assert.equal(await client.run("run/4", undefined, () => 7), 7);
+    assert.equal(await client.semaphore("run/5", { capacity: 2 }).run(undefined, () => 8), 8);
+    assert.equal(await client.election("run/6").lead(undefined, () => 9), 9);
+    const none = undefined as unknown as () => void;
+    await assert.rejects(client.run("run/4", {}, none), InvalidError);
+    await assert.rejects(client.semaphore("run/5", { capacity: 2 }).run({}, none), InvalidError);
+    await assert.rejects(client.election("run/6").lead({}, none), InvalidError);
+    for (const name of ["run/4", "run/5", "run/6"]) assert.equal((await client.resource(name)).holderCount, 0, name);
   });
 
   test("work that releases its lease has not lost it", async () => {
@@ -105,8 +117,13 @@ describe("a loss", () => {
     await operator.order({ resource: "loss/4", action: "ask", within: 5000, token: lease.token, why: "a release", by: "ann" });
     await eventually("it is asked", () => asked.length > 0);
     assert.deepEqual([asked, lease.finishRequest?.why], [["a release"], "a release"]);
-    const renewed = lease.remaining;
-    await eventually("it is renewed", () => lease.remaining > renewed);
+    let before = lease.remaining;
+    const isRenewed = () => {
+      const rose = lease.remaining > before;
+      before = lease.remaining;
+      return rose;
+    };
+    await eventually("it is renewed", isRenewed);
     assert.equal(asked.length, 1);
   });
 });
@@ -130,20 +147,37 @@ describe("waiting", () => {
   });
 
   test("is refused with the holders", async () => {
-    await using held = await client.acquire("wait/2");
+    await using held = await client.acquire("wait/2", { note: new Uint8Array([0xff, 0]) });
     await assert.rejects(client.tryAcquire("wait/2"), (error: unknown) => {
       assert.ok(error instanceof BusyError && !(error instanceof TimedOutError));
       assert.deepEqual([error.holders[0]?.token, error.holders[0]?.label, error.effect], [held.token, "tests", "none"]);
       assert.ok(error.retryAfter > 0);
+      const logged = JSON.parse(JSON.stringify(error));
+      assert.deepEqual([logged.name, logged.kind, logged.message], ["BusyError", "busy", error.message]);
+      assert.deepEqual([logged.holders[0].token, logged.holders[0].note], [String(held.token), "/wA="]);
       return true;
     });
     await assert.rejects(client.acquire("wait/2", { wait: 100 }), TimedOutError);
   });
 
+  test("adds one listener to the caller's signal for many who wait, and changes nothing else about it", async () => {
+    const { signal } = new AbortController();
+    const most = getMaxListeners(signal);
+    const held = await client.acquire("wait/4");
+    const waiting = Promise.all(Array.from({ length: 20 }, () => client.run("wait/4", { signal, wait: 60_000 }, () => {})));
+    await queued("wait/4", 20);
+    assert.equal(getEventListeners(signal, "abort").length, 1);
+    await held.release();
+    await waiting;
+    assert.equal(getEventListeners(signal, "abort").length, 0);
+    assert.equal(getMaxListeners(signal), most);
+  });
+
   test("ends when the client is closed, which releases what it holds", async () => {
     const mine = new Client(url, { token: tokens.client });
     const held = await mine.acquire("wait/3");
-    const waiting = assert.rejects(mine.acquire("wait/3"), CancelledError);
+    const closed = { name: "AbortError", kind: "cancelled", message: "the client was closed" };
+    const waiting = assert.rejects(mine.acquire("wait/3"), closed);
     const observed = assert.rejects(async () => {
       for await (const leader of mine.election("wait/3").observe()) void leader;
     }, CancelledError);
@@ -221,6 +255,80 @@ describe("other leases", () => {
       }
     }, CancelledError);
   });
+});
+
+describe("the lead", () => {
+  const evict = (resource: string, token: bigint) => operator.order({ resource, action: "evict-now", token, why: "the test" });
+
+  test("stands again after a loss, and the work begins anew", async () => {
+    const tokens: bigint[] = [];
+    const done = await client.election("lead/1").lead({ ttl: 3000, value: "here" }, async (lease, signal) => {
+      tokens.push(lease.token);
+      assert.equal((await client.election("lead/1").leader())?.value, "here");
+      // Lost while it works, lost and noticed by a check, lost and returned all the same.
+      if (tokens.length > 3) return tokens.length;
+      await evict("lead/1", lease.token);
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      if (tokens.length === 1) signal.throwIfAborted();
+      if (tokens.length === 2) lease.check();
+      return 0;
+    });
+    assert.equal(done, 4);
+    assert.ok(tokens.every((token, index) => index === 0 || token > (tokens[index - 1] as bigint)), "each lead has a higher token");
+    assert.equal((await client.resource("lead/1")).holderCount, 0);
+  });
+
+  test("does not hide an error of the work, nor a lease that the work has released", async () => {
+    let times = 0;
+    const failing = client.election("lead/2").lead({ ttl: 3000 }, async (lease, signal) => {
+      times += 1;
+      await evict("lead/2", lease.token);
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      throw new RangeError("mine");
+    });
+    await assert.rejects(failing, { message: "mine" });
+    const released = client.election("lead/2").lead({}, async (lease) => {
+      times += 1;
+      await lease.release();
+      lease.check();
+    });
+    await assert.rejects(released, { kind: "lost", why: "released" });
+    assert.equal(times, 2);
+  });
+
+  test("ends with the caller's signal, while it waits and while it works", async () => {
+    const controller = new AbortController();
+    const { signal } = controller;
+    const leading = client.election("lead/3").lead({ signal }, async (_, stop) => {
+      await new Promise((_, reject) => stop.addEventListener("abort", () => reject(stop.reason)));
+    });
+    await eventually("it leads", async () => (await client.resource("lead/3")).holderCount === 1);
+    const waiting = client.election("lead/3").lead({ signal }, () => assert.fail("it never leads"));
+    await queued("lead/3", 1);
+    const [led, waited] = [assert.rejects(leading, { message: "enough" }), assert.rejects(waiting, CancelledError)];
+    controller.abort(new Error("enough"));
+    await Promise.all([led, waited]);
+    await queued("lead/3", 0);
+    assert.equal((await client.resource("lead/3")).holderCount, 0);
+  });
+});
+
+test("a store that promises less than the level is refused", async () => {
+  const levels = { "best-effort": true, quorum: true, database: true, consensus: false } as const;
+  assert.equal((await client.info()).store.level, "database");
+  for (const [level, isEnough] of Object.entries(levels) as [keyof typeof levels, boolean][]) {
+    const mine = new Client(url, { token: tokens.client, level });
+    const acquired = [
+      () => mine.acquire("level/1"),
+      () => mine.readWriteLock("level/2").read(),
+      () => mine.semaphore("level/3", { capacity: 1 }).acquire(),
+      () => mine.election("level/4").campaign(),
+    ];
+    for (const acquire of acquired) {
+      if (isEnough) await (await acquire()).release();
+      else await assert.rejects(acquire(), { kind: "invalid", code: "guarantee_too_weak", effect: "none" });
+    }
+  }
 });
 
 test("operators list, look, and give orders", async () => {

@@ -1,7 +1,10 @@
 /** What a whole program sees. */
 
 import assert from "node:assert/strict";
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { createInterface } from "node:readline";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
@@ -19,7 +22,7 @@ function runProgram(body: string) {
 }
 
 test("renewals do not keep a program alive", () => {
-  const ended = runProgram(`const lease = await client.acquire("p/1", { ttl: 900 }); await new Promise((r) => setTimeout(r, 700)); lease.check(); console.log("done");`);
+  const ended = runProgram(`const lease = await client.acquire("p/1", { ttl: 6000 }); await new Promise((r) => setTimeout(r, 7000)); lease.check(); console.log("done");`);
   assert.deepEqual([ended.stdout, ended.stderr, ended.status], ["done\n", "", 0]);
 });
 
@@ -58,4 +61,29 @@ test("many may wait with one signal", () => {
     await client.close();
   `);
   assert.deepEqual([ended.stdout, ended.stderr, ended.status], ["done\n", "", 0]);
+});
+
+test("a server of the tests ends with the process of the tests, and leaves no folder", async () => {
+  const helpers = new URL("./helpers.js", import.meta.url).href;
+  const source = `
+    import { startServer } from ${JSON.stringify(helpers)};
+    const { url, folder } = await startServer();
+    console.log(JSON.stringify({ url, folder }));
+    setInterval(() => {}, 1000);
+  `;
+  const child = spawn(process.execPath, ["--input-type=module", "-e", source], { stdio: ["ignore", "pipe", "inherit"] });
+  let started: { url: string; folder: string } | undefined;
+  for await (const line of createInterface({ input: child.stdout })) {
+    started = JSON.parse(line);
+    break;
+  }
+  assert.ok(started !== undefined && existsSync(started.folder));
+  const { url, folder } = started;
+  await new Client(url).info();
+  const ended = once(child, "exit");
+  child.kill("SIGKILL");
+  await ended;
+  const isGone = () => new Client(url).info().then(() => false, (error) => error.effect === "none");
+  await eventually("the server is gone", isGone);
+  await eventually("its folder is gone", () => !existsSync(folder));
 });

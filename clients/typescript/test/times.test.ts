@@ -47,6 +47,16 @@ test("no time moves back", () => {
   assert.equal(later.wallStopAt, first.wallStopAt);
 });
 
+test("a calendar clock that was set back still notices a machine that sleeps", () => {
+  const hour = 3_600_000;
+  // The clock was an hour fast when the lease was acquired, and was set right before the renewal.
+  const first = timesOf({ at: 1000, wall: SENT.wall + hour }, { ttl: 30_000, remaining: 30_000, waited: 0 });
+  const later = laterOf(first, timesOf({ at: 11_000, wall: SENT.wall + 10_000 }, { ttl: 30_000, remaining: 30_000, waited: 0 }));
+  assert.equal(stoppedBy(later, { at: 12_000, wall: SENT.wall + 11_000 }), undefined);
+  // The machine sleeps for half an hour, in which the monotonic clock stands still.
+  assert.equal(stoppedBy(later, { at: 12_000, wall: SENT.wall + 11_000 + hour / 2 }), "wall_clock");
+});
+
 test("a renewal may take less than a third of the ttl", () => {
   assert.equal(renewalTimeout(3000), 900);
   assert.equal(renewalTimeout(600_000), 10_000);

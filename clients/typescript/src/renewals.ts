@@ -11,7 +11,7 @@
 
 import { now } from "./clock.js";
 import { type LeaseholdError, LeaseLostError, UnavailableError } from "./errors.js";
-import type { Held } from "./held.js";
+import type { LeaseState } from "./state.js";
 import { type Kept, readRenewals } from "./protocol.js";
 import { inBackground } from "./timers.js";
 import { renewalRetry, renewalTimeout, renewEvery } from "./times.js";
@@ -25,10 +25,10 @@ const TTLS_APART = 4;
 /** A lease is renewed with the others if this part of the time between two renewals is left. */
 const EARLY = 0.25;
 
-/** The worker that renews. */
-export class Keeper {
+/** Renews the leases of one client. */
+export class Renewals {
   readonly #transport: Transport;
-  readonly #held = new Set<Held>();
+  readonly #held = new Set<LeaseState>();
   #stopTimer: (() => void) | undefined;
 
   constructor(transport: Transport) {
@@ -36,19 +36,19 @@ export class Keeper {
   }
 
   /** The leases that it keeps. */
-  get held(): readonly Held[] {
+  get held(): readonly LeaseState[] {
     return [...this.#held];
   }
 
   /** Keeps this lease until it is lost or dropped. */
-  add(held: Held): void {
+  add(held: LeaseState): void {
     this.#held.add(held);
     held.onLost = () => this.drop(held);
     this.#plan();
   }
 
   /** Does not renew this lease any more. */
-  drop(held: Held): void {
+  drop(held: LeaseState): void {
     this.#held.delete(held);
     if (this.#held.size === 0) this.#plan();
   }
@@ -68,7 +68,7 @@ export class Keeper {
 
   #look(): void {
     const moment = now();
-    for (const held of this.#held) held.judge(moment);
+    for (const held of this.#held) held.checkClocks(moment);
     const renewable = [...this.#held].filter(isRenewable);
     if (renewable.some((held) => held.times.renewAt <= moment.at)) {
       const due = renewable.filter((held) => held.times.renewAt - EARLY * renewEvery(held.ttl) <= moment.at);
@@ -77,7 +77,7 @@ export class Keeper {
     this.#plan();
   }
 
-  async #renew(batch: readonly Held[]): Promise<void> {
+  async #renew(batch: readonly LeaseState[]): Promise<void> {
     for (const held of batch) held.isRenewing = true;
     const sent = now();
     const outcomes = await this.#send(batch);
@@ -91,7 +91,7 @@ export class Keeper {
     this.#plan();
   }
 
-  async #send(batch: readonly Held[]): Promise<(Kept | LeaseholdError)[]> {
+  async #send(batch: readonly LeaseState[]): Promise<(Kept | LeaseholdError)[]> {
     const timeout = renewalTimeout(Math.min(...batch.map((held) => held.ttl)));
     // The server answers a little earlier than we stop waiting, for what its store has answered by then.
     const leases = batch.map(({ claim }) => ({ ...claim.fields(), ttl_ms: claim.ttl }));
@@ -114,13 +114,13 @@ export class Keeper {
   }
 }
 
-function isRenewable(held: Held): boolean {
+function isRenewable(held: LeaseState): boolean {
   return !held.isRenewing && !held.isEvicting;
 }
 
 /** Splits what is due into requests. */
-function batchesOf(due: readonly Held[]): Held[][] {
-  const batches: Held[][] = [];
+function batchesOf(due: readonly LeaseState[]): LeaseState[][] {
+  const batches: LeaseState[][] = [];
   for (const held of [...due].sort((one, other) => one.ttl - other.ttl)) {
     const batch = batches.at(-1);
     const [shortest] = batch ?? [];

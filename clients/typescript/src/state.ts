@@ -5,7 +5,7 @@ import { now } from "./clock.js";
 import { LeaseLostError, type LostReason } from "./errors.js";
 import type { FinishRequest } from "./model.js";
 import type { Claim, Granted, Kept } from "./protocol.js";
-import { forMany } from "./signals.js";
+import { allowManyListeners } from "./signals.js";
 import { laterOf, stoppedBy, type Times, timesOf } from "./times.js";
 
 const REASONS: Record<LostReason, string> = {
@@ -18,7 +18,7 @@ const REASONS: Record<LostReason, string> = {
 };
 
 /** A lease that this program holds, or has held. */
-export class Held {
+export class LeaseState {
   readonly claim: Claim;
   readonly grant: bigint;
   readonly pass: string | undefined;
@@ -43,7 +43,7 @@ export class Held {
     this.ttl = granted.ttl;
     this.times = timesOf(sent, granted);
     this.onFinishRequest = onFinishRequest;
-    forMany(this.signal);
+    allowManyListeners(this.signal);
   }
 
   get signal(): AbortSignal {
@@ -60,7 +60,7 @@ export class Held {
   }
 
   /** Loses it if one of the clocks says so. */
-  judge(moment: Moment): void {
+  checkClocks(moment: Moment): void {
     if (this.isOver) return;
     const why = stoppedBy(this.times, moment);
     if (why !== undefined) this.lose(this.isEvicting ? "evicted" : why);
@@ -68,7 +68,7 @@ export class Held {
 
   /** Throws if it has ended. Asks the clocks, not the server. */
   check(): void {
-    this.judge(now());
+    this.checkClocks(now());
     if (this.lost !== undefined) throw this.lost;
     if (this.isReleased) throw this.#error("released");
   }
