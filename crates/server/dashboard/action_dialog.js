@@ -212,7 +212,7 @@ function unknownBox(problem, { key }) {
       'div',
       null,
       h('p', { class: 'strong' }, 'The order may have been carried out.'),
-      h('p', null, untrusted(`${problem.title}: ${problem.message}`, { most: 500 })),
+      h('p', null, untrusted(`${problem.title}: ${problem.message}.`, { most: 500 })),
       h(
         'p',
         null,

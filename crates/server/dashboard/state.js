@@ -11,6 +11,9 @@
  * @typedef {'starting' | 'live' | 'asking' | 'lost'} Connection
  */
 
+// A sample that comes late by a second is no news, however short the time between two samples is.
+const EVERY_MIN_MS = 2000;
+
 export const state = {
   /** @type {Connection} */
   connection: 'starting',
@@ -87,7 +90,7 @@ export function changed() {
 
 /** No news for so long that the state must be called old. A server that takes long to answer is asked less often. */
 export function staleAfterMs() {
-  return 3 * state.everyMs + 2000 + 4 * state.tookMs;
+  return 3 * Math.max(state.everyMs, EVERY_MIN_MS) + 2000 + 4 * state.tookMs;
 }
 
 /** The age of what is shown. @returns {number | null} */
