@@ -76,7 +76,7 @@ fn of_samples(facts: &Facts<'_>) -> Vec<FindingBody> {
         ));
     }
     let (every, told) = facts.every;
-    if every > told {
+    if every > told && facts.failing.is_none() {
         found.push(finding(
             Severity::Info,
             "Sampling is slow",

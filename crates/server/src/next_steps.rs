@@ -1,4 +1,4 @@
-//! What can be done about a resource, and what to do now: the same options in the same order as `leasehold why`.
+//! What can be done about a resource, and what to do now: the same options as in `leasehold why`.
 //!
 //! 1. Those about each holder whose process has ended, the one with the most time left first: wait, evict now.
 //! 2. If an operator has paused the resource: resume it.

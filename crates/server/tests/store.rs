@@ -1,4 +1,4 @@
-//! `GET /v1/store`: how the store does, also when it does not answer.
+//! `GET /v1/store`: the health of the store, also when it does not answer.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -33,6 +33,8 @@ struct Ensemble {
     nodes: Mutex<Result<Vec<NodeStatus>>>,
     asked: AtomicUsize,
     is_down: Mutex<bool>,
+    /// How long it takes to list the resources.
+    listing_takes: Mutex<Duration>,
 }
 
 impl Ensemble {
@@ -43,6 +45,7 @@ impl Ensemble {
             nodes: Mutex::new(Ok(nodes)),
             asked: AtomicUsize::new(0),
             is_down: Mutex::new(false),
+            listing_takes: Mutex::default(),
         })
     }
 }
@@ -75,7 +78,12 @@ impl Backend for Ensemble {
             self.asked.fetch_add(1, Ordering::SeqCst);
             return self.nodes.lock().unwrap().clone().map(Page::Nodes);
         }
-        self.memory.inspect(query).await
+        let page = self.memory.inspect(query).await;
+        if let Query::Resources(_) = query {
+            let takes = *self.listing_takes.lock().unwrap();
+            tokio::time::sleep(takes).await;
+        }
+        page
     }
     async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
         self.memory.order(command).await
@@ -173,6 +181,24 @@ async fn a_store_that_is_down_is_told_and_not_an_error() {
         }
     };
     tokio::time::timeout(PATIENCE, back).await.expect("it is found healthy again");
+}
+
+/// A lease that was read at the beginning of a slow listing has less time left than it says.
+#[tokio::test]
+async fn a_sample_is_as_old_as_the_beginning_of_its_listing() {
+    const TAKES: Duration = Duration::from_millis(700);
+    let store = Ensemble::new(vec![node(1, true)]);
+    *store.listing_takes.lock().unwrap() = TAKES;
+    let server = TestServer::with(Arc::clone(&store) as Arc<dyn Backend>, config()).await;
+    let granted = server.acquire("report/1", support::OWNER).await;
+    assert_eq!(granted.status, 200);
+    let body = server.get("/v1/overview").await.body;
+    assert!(body["sampled_ms_ago"].as_u64().unwrap() >= 700, "{body}");
+    assert_eq!(
+        body["every_ms"].as_u64().map(|every| every >= 7000),
+        Some(true),
+        "a tenth of the time: {body}"
+    );
 }
 
 #[tokio::test]

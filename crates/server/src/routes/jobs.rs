@@ -12,7 +12,7 @@ use crate::{
     answer::Answer,
     jobs::{Job, RECORD_KINDS},
     router::Call,
-    sampler::Sample,
+    sampler::{Sample, beside_requests},
 };
 
 /// The most elections of an answer.
@@ -20,10 +20,14 @@ const ELECTIONS_MAX: usize = 500;
 
 pub(crate) async fn answer(call: &Call<'_>) -> Result<Answer, Problem> {
     let sample = call.shared.sampler.latest().await?.sample;
-    let scope = call.caller.scope();
     let jobs = call.shared.jobs.all(&sample).await.map_err(|error| Problem::from(&error))?;
-    let schedules = jobs.iter().filter(|job| may_see(scope, job)).map(|job| job.body(&sample)).collect();
-    Ok(Answer::json(200, &JobsReply { schedules, elections: elections(&sample, scope) }))
+    let caller = call.caller.clone();
+    let reply = beside_requests(move || {
+        let scope = caller.scope();
+        let schedules = jobs.iter().filter(|job| may_see(scope, job)).map(|job| job.body(&sample)).collect();
+        JobsReply { schedules, elections: elections(&sample, scope) }
+    });
+    Ok(Answer::json(200, &reply.await.map_err(|error| Problem::from(&error))?))
 }
 
 /// Whether the caller may see the job itself and the records that tell of it.

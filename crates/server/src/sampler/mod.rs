@@ -251,13 +251,14 @@ impl Sampler {
                     None => (state.since, state.first_minute) = (sample.wall, self.minute(sample.taken_at)),
                 }
                 (state.sample, state.failed) = (Some(sample), None);
+                state.pace.sampled(started, started.elapsed());
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot list the resources; the overview stays at the previous sample");
                 state.failed = Some(error);
+                state.pace.failed(started, started.elapsed());
             }
         }
-        state.pace.sampled(started, started.elapsed());
         drop(state);
         self.samples.send_modify(|count| *count += 1);
     }

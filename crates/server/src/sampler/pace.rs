@@ -8,6 +8,8 @@ use tokio::time::Instant;
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 /// While somebody asks, samples take one part of so many of the time.
 const WATCHED_SHARE: u32 = 10;
+/// While somebody asks, after a sample that failed: a store that times out must not hide for minutes that it is back.
+const FAILED_SHARE: u32 = 2;
 /// While nobody asks.
 const IDLE_SHARE: u32 = 100;
 
@@ -23,13 +25,23 @@ pub(super) struct Pace {
     begun_at: Instant,
     /// How long the newest sample took.
     took: Duration,
+    /// The newest sample could not be taken.
+    has_failed: bool,
     /// Somebody has asked after nobody did, and the newest sample is from before.
     is_old: bool,
 }
 
 impl Pace {
     pub(super) fn new(every: Duration, idle_every: Option<Duration>, started: Instant) -> Pace {
-        Pace { every, idle_every, asked_at: None, begun_at: started, took: Duration::ZERO, is_old: true }
+        Pace {
+            every,
+            idle_every,
+            asked_at: None,
+            begun_at: started,
+            took: Duration::ZERO,
+            has_failed: false,
+            is_old: true,
+        }
     }
 
     /// Somebody asks. Whether nobody did before.
@@ -41,9 +53,15 @@ impl Pace {
         !was_watched
     }
 
-    /// A sample was taken, or could not be.
+    /// A sample was taken.
     pub(super) fn sampled(&mut self, begun_at: Instant, took: Duration) {
-        (self.begun_at, self.took, self.is_old) = (begun_at, took, false);
+        (self.begun_at, self.took, self.has_failed, self.is_old) = (begun_at, took, false, false);
+    }
+
+    /// A sample could not be taken.
+    pub(super) fn failed(&mut self, begun_at: Instant, took: Duration) {
+        self.sampled(begun_at, took);
+        self.has_failed = true;
     }
 
     /// The sample is dropped, because none are taken while nobody asks.
@@ -67,6 +85,7 @@ impl Pace {
             Some(idle_every) if !self.is_watched(now) => {
                 idle_every.max(self.every).max(self.took.saturating_mul(IDLE_SHARE))
             }
+            _ if self.has_failed => self.every.max(self.took.saturating_mul(FAILED_SHARE)),
             _ => self.every.max(self.took.saturating_mul(WATCHED_SHARE)),
         }
     }
@@ -127,6 +146,19 @@ mod tests {
         pace.sampled(start + seconds(10), seconds(3));
         assert_eq!(due(&pace, start, 13), Some(40), "a tenth of the time");
         assert_eq!(pace.every(start + seconds(13)), seconds(30));
+    }
+
+    #[test]
+    fn a_store_that_is_back_is_noticed_soon_while_somebody_asks() {
+        let start = Instant::now();
+        let mut pace = Pace::new(seconds(2), Some(seconds(30)), start);
+        pace.ask(start);
+        pace.failed(start, seconds(10));
+        assert_eq!((due(&pace, start, 10), pace.is_old()), (Some(20), false));
+        assert_eq!(due(&pace, start, 100), Some(1000), "nobody asks any more");
+        pace.ask(start + seconds(100));
+        pace.sampled(start + seconds(100), seconds(1));
+        assert_eq!(due(&pace, start, 101), Some(110));
     }
 
     #[test]
