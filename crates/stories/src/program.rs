@@ -43,7 +43,7 @@ pub(crate) fn run(words: Vec<String>, leasehold: PathBuf, arguments: &Arguments)
 
 /// The program works under a token, a higher one each time, and leaves nothing behind.
 async fn free(words: &[String], leasehold: &Path) {
-    let (server, _folder) = start(leasehold).await;
+    let (_folder, server) = start(leasehold).await;
     let rival = Rival::new(server.port, None);
     let mut tokens = Vec::new();
     for _ in 0..2 {
@@ -60,7 +60,7 @@ async fn free(words: &[String], leasehold: &Path) {
 
 /// The program says who holds the lease, and leaves no place in the queue.
 async fn busy(words: &[String], leasehold: &Path) {
-    let (server, _folder) = start(leasehold).await;
+    let (_folder, server) = start(leasehold).await;
     let rival = Rival::new(server.port, None);
     rival.try_acquire(RESOURCE).await.granted();
     let output = execute(words, leasehold, server.port).await;
@@ -71,11 +71,12 @@ async fn busy(words: &[String], leasehold: &Path) {
     assert!(rival.still_holds(RESOURCE).await);
 }
 
-async fn start(leasehold: &Path) -> (Server, tempfile::TempDir) {
+/// A server and its folder, which must be dropped after it: as the first of two variables.
+async fn start(leasehold: &Path) -> (tempfile::TempDir, Server) {
     let folder = new_folder();
     let store = format!("sqlite:{}", folder.path().join("leases.db").display());
     let options = ServerOptions { program: leasehold.to_path_buf(), store, tokens: None, more: Vec::new() };
-    (Server::start(&options).await, folder)
+    (folder, Server::start(&options).await)
 }
 
 async fn execute(words: &[String], leasehold: &Path, port: u16) -> Output {
