@@ -19,7 +19,7 @@ var (
 	ErrLost = errors.New("leasehold: the lease is lost")
 	// ErrReleased is the cause of the context of a lease that its holder has released.
 	ErrReleased = errors.New("leasehold: the lease is released")
-	// ErrUnavailable: no answer, or none that can be believed.
+	// ErrUnavailable: no answer, the server cannot carry the request out now, or the answer does not fit the request.
 	ErrUnavailable = errors.New("leasehold: no answer")
 	// ErrDenied: there is no valid token, or it does not allow this.
 	ErrDenied = errors.New("leasehold: denied")
@@ -31,7 +31,7 @@ var (
 type BusyError struct {
 	// Resource that was asked for.
 	Resource string
-	// Holders are some of those who hold it.
+	// Holders are some of its holders.
 	Holders []Holder
 	// Foreign is the lock of another program that holds it, or nil.
 	Foreign *ForeignLock
@@ -118,11 +118,12 @@ type Effect string
 const (
 	// EffectNone: nothing was changed.
 	EffectNone Effect = "none"
-	// EffectUnknown: the request may have been carried out.
+	// EffectUnknown: the request may have been carried out, or an earlier one of the same claim.
 	EffectUnknown Effect = "unknown"
 )
 
-// An UnavailableError says that there was no answer, or none that can be believed.
+// An UnavailableError says that there was no answer, that the server cannot carry the request out now, or that the answer does not
+// fit the request.
 type UnavailableError struct {
 	// Effect of the request.
 	Effect Effect

@@ -28,7 +28,7 @@ import (
 //     body is bounded.
 //  3. If anything is wrong, the connection is not used again: the right answer may still come, and would be taken for that
 //     of the next request.
-//  4. After an answer of another store no grant is believed for a while: another client of the same address may hold the
+//  4. After an answer of another store no grant is accepted for a while: another client of the same address may hold the
 //     same lease on that store.
 
 const (
@@ -38,7 +38,7 @@ const (
 	idleMax = 30 * time.Second
 	// How long a connection may take, with TLS.
 	connectMax = 5 * time.Second
-	// How long no grant is believed after an answer of another store.
+	// How long no grant is accepted after an answer of another store.
 	twoStoresFor = time.Minute
 	requestMax   = 10 * time.Second
 )

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/leasehold/leasehold/clients/go/internal/child"
 )
 
 // The program that serves leases, and prints the SQL of the fence.
@@ -23,22 +25,37 @@ func program() string {
 	return filepath.Join("..", "..", "..", "target", "debug", "leasehold")
 }
 
+// storeFolder is a folder in memory, if there is such a place: a busy disk delays commits by seconds.
+func storeFolder(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("/dev/shm", "leasehold-fence")
+	if err != nil {
+		folder, err = os.MkdirTemp("", "leasehold-fence")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	return folder
+}
+
 // startLeasehold starts a server of leases, and returns its address.
 func startLeasehold(t *testing.T) string {
 	t.Helper()
-	store := "sqlite:" + filepath.Join(t.TempDir(), "leases.db")
+	store := "sqlite:" + filepath.Join(storeFolder(t), "leases.db")
 	command := exec.Command(program(), "--store", store, "--json", "serve", "--listen", "127.0.0.1:0")
 	command.Stderr = os.Stderr
 	stdout, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Start(); err != nil {
+	ended, err := child.Start(command)
+	if err != nil {
 		t.Fatalf("%v: cargo build -p leasehold-cli builds it, and LEASEHOLD_PROGRAM names it", err)
 	}
 	t.Cleanup(func() {
 		_ = command.Process.Kill()
-		_ = command.Wait()
+		<-ended
 	})
 	var said struct {
 		Listening string `json:"listening"`
@@ -59,11 +76,7 @@ func startPostgres(t *testing.T) string {
 	if url := os.Getenv("LEASEHOLD_TEST_POSTGRES"); url != "" {
 		return url
 	}
-	folder, err := os.MkdirTemp("", "leasehold-fence")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
+	folder := storeFolder(t)
 	account := accountOfPostgres(t, folder)
 	data := filepath.Join(folder, "data")
 	initdb := exec.Command(binary(t, "initdb"), "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C")
@@ -74,12 +87,13 @@ func startPostgres(t *testing.T) string {
 	port := freePort(t)
 	server := exec.Command(binary(t, "postgres"), "-D", data, "-k", folder, "-p", port, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
 	server.SysProcAttr, server.Dir = account, folder
-	if err := server.Start(); err != nil {
+	ended, err := child.Start(server)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = server.Process.Signal(syscall.SIGQUIT)
-		_ = server.Wait()
+		<-ended
 	})
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%s/postgres?sslmode=disable", port)
 }
