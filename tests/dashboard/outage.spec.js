@@ -58,7 +58,7 @@ test('the store cannot be read: the clocks stand still, and no order can be give
     void server.waitFor({ resource: 'report/1' });
     await logIn(page, server, tokens.operator);
     await expect(stuckRow(page, 'report/1').locator('[data-test^=do-]').first()).toBeVisible();
-    redis.nodes[0].child.kill('SIGSTOP');
+    await redis.kill();
     await expect(page.locator('#banner')).toContainText('cannot read the store');
     await expect(page.locator('body')).toHaveClass(/stale/);
     await expect(page.locator('#freshness')).toHaveAttribute('data-state', 'stale');
@@ -70,7 +70,7 @@ test('the store cannot be read: the clocks stand still, and no order can be give
     const age = await ageSeconds(page);
     await expect.poll(() => ageSeconds(page), 'the sign goes on to say how old this is').toBeGreaterThan(age + 2);
     expect(await clocks.allTextContents()).toEqual(before);
-    redis.nodes[0].child.kill('SIGCONT');
+    await redis.startAgain();
     await isLive(page);
     await expect(page.locator('#banner')).toBeEmpty();
     await expect(stuckRow(page, 'report/1').locator('[data-test^=do-]').first()).toBeVisible();

@@ -99,3 +99,53 @@ test('the list of resources is filtered and sorted', async ({ operator: page, se
   await page.goBack();
   await expect.poll(rows).toEqual(['report/new']);
 });
+
+test('a hold that is far longer than usual for its kind is found, also with a note', async ({ operator: page, server }) => {
+  const usual = [];
+  for (let number = 0; number < 20; number += 1) usual.push(await server.hold({ resource: `batch/${number}` }));
+  await expect(page.locator('#sentence')).toContainText('20 resources are held');
+  for (const lease of usual) await lease.release();
+  (await server.hold({ resource: 'batch/slow', note: 'http://batch-1:8080' })).keep();
+  const row = page.locator('#unusual [data-key="batch/slow"]');
+  await expect(row).toBeVisible();
+  await expect(row).toContainText('nightly');
+  await expect(page.locator('#sentence')).toContainText('Nothing is stuck');
+});
+
+test('long waits for a holder with a note are told beside what is stuck', async ({ operator: page, server }) => {
+  (await server.hold({ resource: 'scheduler/eu', note: 'http://sched-1:8080' })).keep();
+  await queue(server, 'scheduler/eu', ['candidate']);
+  await expect(page.locator('[data-test=led]')).toContainText('1 resource has long waits and is not counted as stuck');
+  await page.locator('[data-test=led] a').click();
+  await expect(page.locator('main tbody tr')).toHaveCount(1);
+  await expect(page.locator('main tbody tr')).toContainText('holder has a note');
+});
+
+test('the past of a resource is read again only after a change of this resource', async ({ operator: page, server }) => {
+  await server.hold({ resource: 'report/1' });
+  await openResource(page, 'report/1');
+  await expect(page.locator('#timeline [data-kind=granted]')).toHaveCount(1);
+  const asked = { overview: 0, timeline: 0 };
+  page.on('request', (request) => {
+    if (request.url().includes('/v1/overview?only=stuck')) asked.overview += 1;
+    if (request.url().includes('/v1/timeline?')) asked.timeline += 1;
+  });
+  await expect.poll(() => asked.overview).toBeGreaterThanOrEqual(4);
+  expect(asked.timeline).toBeLessThanOrEqual(1);
+  await server.ask('POST', '/v1/orders', { resource: 'report/1', action: 'pause', lasting_ms: 60_000, why: 'a test' });
+  await expect(page.locator('#timeline [data-kind=paused]')).toHaveCount(1);
+});
+
+test('a lease whose end the samples cannot tell is shown as ended', async ({ operator: page, server }) => {
+  await server.hold({ resource: 'report/1' });
+  await page.route('**/v1/timeline?*', async (route) => {
+    const response = await route.fetch();
+    const body = await response.json();
+    body.entries = body.entries.map((/** @type {object} */ entry) => ({ ...entry, kind: 'ended' }));
+    await route.fulfill({ json: body });
+  });
+  await openResource(page, 'report/1');
+  const entry = page.locator('#timeline [data-kind=ended]');
+  await expect(entry).toContainText('Ended (released or expired)');
+  await expect(entry).toHaveClass('plain');
+});

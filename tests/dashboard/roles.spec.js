@@ -1,5 +1,7 @@
 // What a viewer may see and do.
 
+import { readFile, rename, writeFile } from 'node:fs/promises';
+
 import { stuckLine } from './lib/incident.js';
 import { expect, logIn, openResource, stuckRow, test } from './lib/test.js';
 
@@ -36,4 +38,17 @@ test('a viewer of one kind sees nothing of the others', async ({ page, server, w
   await page.locator('nav a', { hasText: 'Resources' }).click();
   await expect(page.locator('main tbody tr')).toHaveCount(1);
   await expect(page.locator('body')).not.toContainText('deploy');
+});
+
+test('a token that gets another role is told so, without a reload', async ({ page, server, watch }) => {
+  void watch;
+  await server.hold({ resource: 'report/1' });
+  await logIn(page, server, server.tokens.viewer, '#/resource?name=report/1');
+  await expect(page.locator('#account')).toContainText('read-only');
+  const file = `${server.folder}/tokens.toml`;
+  const text = await readFile(file, 'utf8');
+  await writeFile(`${file}.new`, text.replace('roles = ["viewer"]', 'roles = ["viewer", "operator"]'), { mode: 0o600 });
+  await rename(`${file}.new`, file);
+  await expect(page.locator('#account')).toContainText('operator');
+  await expect(page.locator('[data-test=holder] [data-test=do-ask]')).toBeVisible();
 });

@@ -33,6 +33,11 @@ for (const count of [2, 7]) {
     await server.hold({ resource: 'report/1' });
     for (const tab of tabs) await expect(tab.locator('#sentence')).toContainText('1 resource is held');
     expect(open.size).toBe(1);
+    // What has happened is listed in each tab once, and in the same order.
+    for (const resource of ['report/7', 'report/8', 'report/9']) await server.ask('POST', '/v1/orders', { resource, action: 'pause', lasting_ms: 600_000, why: 'a test' });
+    for (const tab of tabs) await expect(tab.locator('#recent li')).toHaveCount(3);
+    const lists = await Promise.all(tabs.map((tab) => tab.locator('#recent li .name').allTextContents()));
+    for (const list of lists) expect(list).toEqual(lists[0]);
     // The tab that reads the stream is closed.
     await [...open][0].frame().page().close();
     const left = tabs.filter((tab) => !tab.isClosed());
@@ -66,4 +71,26 @@ test('a hidden browser ends the stream, and still says in its title what is stuc
   await hide(false);
   await expect.poll(() => open.size).toBe(1);
   await isLive(page);
+});
+
+test('a list of changes says where some are missing', async ({ page, server, watch }) => {
+  void watch;
+  const change = (/** @type {string} */ id, /** @type {string} */ kind, /** @type {string} */ key) =>
+    `id: ${id}\nevent: change\ndata: ${JSON.stringify({ at: new Date().toISOString(), kind, resource: key, key, token: '1', queue_length: 0 })}\n\n`;
+  let streams = 0;
+  await page.route('**/v1/events', (route) => {
+    streams += 1;
+    const start = 'id: a-0\nevent: resync\ndata: {"reason":"start"}\n\n';
+    const later = 'id: a-9\nevent: resync\ndata: {"reason":"lag","changes":1500}\n\n';
+    const body = streams === 1 ? `${start}${change('a-1', 'expired', 'report/1')}${later}${change('a-10', 'expired', 'report/2')}` : ': nothing more\n\n';
+    return route.fulfill({ status: 200, headers: { 'content-type': 'text/event-stream', 'cache-control': 'no-store' }, body });
+  });
+  // Before the log-in the page would read the stream, too.
+  await page.context().request.post(`${server.url}/v1/login`, { data: { token: server.tokens.operator } });
+  await page.goto(server.url);
+  const rows = page.locator('#recent li');
+  await expect(rows).toHaveCount(3);
+  await expect(rows.nth(0)).toContainText('report/2');
+  await expect(rows.nth(1)).toContainText('1,500 changes before this are not listed');
+  await expect(rows.nth(2)).toContainText('report/1');
 });

@@ -133,7 +133,7 @@ function foreignCard(snapshot, lock, base) {
           button(
             KINDS['evict-foreign'].button,
             () => openAction({ action: 'evict-foreign', on: snapshot, valueHash: lock.value_hash }),
-            { class: 'danger' },
+            { class: 'danger', test: 'do-evict-foreign' },
           ),
         )
       : null,

@@ -30,13 +30,33 @@ export class Redis {
 
   /** Redis cannot choose a free port by itself. If another process has the port, the next one is tried. @returns {Promise<Node>} */
   async startNode() {
-    for (let attempt = 1; ; attempt += 1) {
-      const port = nextPort();
-      const names = ['--dir', this.folder, '--dbfilename', `${port}.rdb`, '--appenddirname', `aof-${port}`];
-      const child = start('redis-server', ['--port', String(port), '--bind', '127.0.0.1', '--appendonly', 'yes', '--appendfsync', 'always', ...names], { stdio: ['ignore', 'pipe', 'ignore'] });
-      if (await isReady(child)) return { port, child };
-      if (attempt === ATTEMPTS) throw new Error('redis-server does not start');
+    for (let attempt = 1; attempt <= ATTEMPTS; attempt += 1) {
+      const node = await this.tryStart(nextPort());
+      if (node) return node;
     }
+    throw new Error('redis-server does not start');
+  }
+
+  /** @param {number} port @returns {Promise<Node | null>} */
+  async tryStart(port) {
+    const names = ['--dir', this.folder, '--dbfilename', `${port}.rdb`, '--appenddirname', `aof-${port}`];
+    const child = start('redis-server', ['--port', String(port), '--bind', '127.0.0.1', '--appendonly', 'yes', '--appendfsync', 'always', ...names], { stdio: ['ignore', 'pipe', 'ignore'] });
+    return (await isReady(child)) ? { port, child } : null;
+  }
+
+  /** Kills the first server. Its data stays. */
+  async kill() {
+    const [{ child }] = this.nodes;
+    const ended = once(child, 'exit');
+    child.kill('SIGKILL');
+    await ended;
+  }
+
+  /** Starts the first server again, with its data, at its port. */
+  async startAgain() {
+    const node = await this.tryStart(this.nodes[0].port);
+    if (!node) throw new Error('redis-server does not start again');
+    this.nodes[0] = node;
   }
 
   get url() {
