@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import sys
@@ -85,12 +86,12 @@ class Driver:
         """The request of an ``acquire`` or a ``scope``."""
         client = self.clients[do["client"]]
         share: Any = do.get("share")
-        times: Json = {"ttl": do["ttl_ms"] / 1000, "wait": do["wait_ms"] / 1000}
+        options: Json = {"ttl": do["ttl_ms"] / 1000, "wait": do["wait_ms"] / 1000, "note": do.get("note"), "label": do.get("label")}
         if share in ("read", "write"):
-            return (client.read if share == "read" else client.write)(do["resource"], **times)
+            return (client.read if share == "read" else client.write)(do["resource"], **options)
         if share is not None:
-            return client.semaphore(do["resource"], capacity=share["capacity"], weight=share["weight"], **times)
-        return client.lease(do["resource"], note=do.get("note"), label=do.get("label"), **times)
+            return client.semaphore(do["resource"], capacity=share["capacity"], weight=share["weight"], **options)
+        return client.lease(do["resource"], **options)
 
     def requests(self, do: Json) -> leasehold.SeveralRequest:
         """The request of an ``acquire_all``."""
@@ -134,12 +135,18 @@ class Driver:
         child = os.fork()
         if child == 0:
             try:
-                lease.check()
-                told: Json = {"ok": {}}
+                with lease:
+                    try:
+                        lease.check()
+                        told: Json = {"ok": {}}
+                    except BaseException as error:
+                        told = {"error": error_of(error)}
+                lease.release()
             except BaseException as error:
                 told = {"error": error_of(error)}
-            lease.release()
             os.write(write, json.dumps(told).encode())
+            # What sys.exit() does at its end. It would only end this thread, or be the error of a task.
+            atexit._run_exitfuncs()
             os._exit(0)
         os.close(write)
         with open(read, "rb") as pipe:
@@ -190,13 +197,17 @@ class ThreadDriver(Driver):
         self.keep(do["lease"], lease)
         return grant_of(lease)
 
-    def keep(self, name: str, lease: leasehold.Lease) -> None:
+    def keep(self, name: str, lease: Held) -> None:
         self.held[name] = lease
-        lease.on_lost(lambda lease: say({"event": "lost", "lease": name, "why": lease.loss().why}))
+
+        def tell(lost: Held) -> None:
+            say({"event": "lost", "lease": name, "why": lost.loss().why})
+
+        lease.on_lost(tell)
 
     def acquire_all(self, do: Json) -> Json:
         leases = self.requests(do).acquire(cancel=self.cancels[do["id"]])
-        self.held[do["lease"]] = leases
+        self.keep(do["lease"], leases)
         return self.grants(leases)
 
     def cancel(self, do: Json) -> Json:
@@ -307,7 +318,7 @@ class LoopDriver(Driver):
         self.keep(do["lease"], lease)
         return grant_of(lease)
 
-    def keep(self, name: str, lease: leasehold.Lease) -> None:
+    def keep(self, name: str, lease: Held) -> None:
         self.held[name] = lease
 
         async def tell() -> None:
@@ -318,7 +329,7 @@ class LoopDriver(Driver):
 
     async def acquire_all(self, do: Json) -> Json:
         leases = await self.requests(do).acquire_async()
-        self.held[do["lease"]] = leases
+        self.keep(do["lease"], leases)
         return self.grants(leases)
 
     def cancel(self, do: Json) -> Json:
