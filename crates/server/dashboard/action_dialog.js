@@ -1,4 +1,4 @@
-// The dialog of one order: what it does, to whom, and why. It is built once and not touched by live updates, so nothing moves below a hand.
+// The dialog of one order: what it does, for which holder, and why. Live updates do not change it, so that nothing moves under the pointer.
 
 import { asProblem, Problem } from './api.js';
 import { changeSince, give, KINDS } from './actions.js';

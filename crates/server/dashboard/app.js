@@ -190,7 +190,7 @@ function drawAll() {
   sayNews();
 }
 
-/** What a person who does not look should hear: the sentence, when its facts change, and the loss of the server. */
+/** Tells screen readers the sentence when its facts change, and when the server answers again. */
 function sayNews() {
   const lost = state.connection === 'lost';
   if (state.overview && !lost && (route().page === '' || isLost)) announce(overview.spoken(state.overview.body));

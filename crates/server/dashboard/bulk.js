@@ -1,4 +1,4 @@
-// Evicts all holders whose process is known to be gone: a list to look at first, one reason, one order for each, one result for each.
+// Evicts all holders whose process is known to be gone: a list to check first, one reason, one order for each, one result for each.
 
 import { asProblem, get } from './api.js';
 import { give, orderOf } from './actions.js';

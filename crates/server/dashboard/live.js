@@ -1,7 +1,7 @@
 // One stream of events for all tabs of this browser: a browser opens only six connections to an HTTP/1.1 server.
 //
 // 1. The visible tabs compete for a lock of the browser. The tab that has it reads the stream; the next one takes over when it is closed or
-//    hidden. While no tab is visible there is no stream, and the server need not look at its store for it.
+//    hidden. While no tab is visible there is no stream, and the server takes no samples for it.
 // 2. It passes on to the others what it reads, a few times a second at most.
 // 3. Each tab notices by itself when nothing arrives any more, and then asks the server by itself (`refresh.js`).
 

@@ -145,5 +145,7 @@ function failed(problem) {
 }
 
 addEventListener('visibilitychange', () => {
-  if (!document.hidden) refresh();
+  if (document.hidden) return;
+  state.newsAt = performance.now(); // A stream takes a moment to open.
+  refresh();
 });

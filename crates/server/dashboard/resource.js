@@ -29,12 +29,14 @@ const PAST_MS = 30_000;
 
 /** @type {Found | null} */
 let found = null;
+/** The key of the resource whose past was read last. */
+let pastKey = '';
 let pastReadAt = -Infinity;
 onForget(() => (found = null));
 
 /** The stream reports changes of these resources. @param {string[] | null} keys `null`: of any */
 export function onChanges(keys) {
-  if (!keys || keys.includes(found?.snapshot.key ?? '')) pastReadAt = -Infinity;
+  if (!keys || keys.includes(pastKey)) pastReadAt = -Infinity;
 }
 
 /** @param {Params} params */
@@ -49,8 +51,9 @@ export async function load(params, signal, again) {
   const before = found?.for === JSON.stringify(name) ? found : null;
   /** @type {{body: Snapshot, base: number}} */
   const { body: snapshot, base } = await get('v1/resource', name, signal);
-  const isPastNew = !again && before && state.connection === 'live' && performance.now() - pastReadAt < PAST_MS;
-  if (!isPastNew) pastReadAt = performance.now();
+  const isPastNew =
+    !again && before && pastKey === snapshot.key && state.connection === 'live' && performance.now() - pastReadAt < PAST_MS;
+  if (!isPastNew) [pastKey, pastReadAt] = [snapshot.key, performance.now()];
   const [item, timeline, audit] = await Promise.all([
     optional(itemOf(snapshot, signal)),
     isPastNew
@@ -144,7 +147,7 @@ export function draw(params) {
         facts(snapshot),
         charts(found),
         auditList(found.audit, snapshot.key),
-        look(snapshot),
+        terminal(snapshot),
       ),
     ),
   );
@@ -283,7 +286,7 @@ function charts({ timeline }) {
 }
 
 /** @param {Snapshot} snapshot */
-function look({ resource }) {
+function terminal({ resource }) {
   return section(
     'commands',
     'In a terminal',
