@@ -21,6 +21,7 @@ mod schemathesis;
 mod soak;
 mod steps;
 mod test;
+mod test_programs;
 
 use std::{
     env,
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         ("bench", _) => bench::run(&args),
         ("build", None) => build::run(&args),
         ("test", None) => test::run(&args),
+        (test_programs::COMMAND, None) => test_programs::run(&args),
         ("screenshots", None) => dashboard::screenshots(&args),
         ("soak", None) => soak::run(&args),
         ("audit", None) => audit::run(&args),

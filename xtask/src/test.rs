@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     api, beside, build, cargo, clients, dashboard, disk, examples, links, packages, publishing, schemathesis,
-    steps::Steps,
+    steps::Steps, test_programs,
 };
 
 /// How many seeds the simulator runs. A failure names its seed, which repeats it.
@@ -78,8 +78,10 @@ fn docs(steps: &mut Steps) -> bool {
 }
 
 fn tests(steps: &mut Steps) -> bool {
-    let mut tests = cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"]);
-    steps.command_within(TESTS_LIMIT, "tests", &mut tests)
+    match test_programs::command(FEATURES) {
+        Ok(mut tests) => steps.command_within(TESTS_LIMIT, "tests", &mut tests),
+        Err(error) => steps.check("tests", || Err(format!("cannot find this program: {error}"))),
+    }
 }
 
 fn simulator(steps: &mut Steps) -> bool {
