@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
+use super::runner;
 use crate::{root, target_dir};
 
 /// The version in the names of the jars.
@@ -9,9 +10,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Builds and tests it: Maven does both at once.
 pub(super) fn tests() -> Vec<(String, Command)> {
-    let mut verify = Command::new("mvn");
+    let mut verify = runner();
     // The profile of a release also makes the documentation, whose warnings are errors. Nothing is signed.
-    verify.args(["--quiet", "--batch-mode", "-Prelease", "-Dgpg.skip", "verify"]).current_dir(folder());
+    verify.args(["--postgres", "mvn", "--quiet", "--batch-mode", "-Prelease", "-Dgpg.skip", "verify"]);
+    verify.current_dir(folder());
     verify.env("LEASEHOLD_PROGRAM", target_dir().join("debug/leasehold"));
     vec![("clients: java".to_owned(), verify)]
 }

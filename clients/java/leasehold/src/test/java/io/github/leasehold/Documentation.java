@@ -23,12 +23,12 @@ public final class Documentation {
             import java.util.*;
             import java.util.concurrent.*;
             public class %s {
-                LeaseholdClient client;
-                javax.sql.DataSource database;
+                public LeaseholdClient client;
+                public javax.sql.DataSource database;
                 long export() { return 1; }
                 long export(Object proof) { return 1; }
                 void route(Optional<String> address) {}
-                void run() throws Exception {
+                public void run() throws Exception {
             %s
                 }
             }

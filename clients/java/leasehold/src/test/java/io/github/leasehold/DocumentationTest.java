@@ -1,6 +1,7 @@
 package io.github.leasehold;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
@@ -40,7 +41,8 @@ class DocumentationTest {
     }
 
     @Test
-    void thePageAboutFencingCompiles() throws IOException {
-        Documentation.compile(Path.of("../docs/fencing.md"), folder);
+    void theLicencesAreInThePackage() {
+        assertNotNull(LeaseholdClient.class.getResource("/META-INF/LICENSE-MIT"));
+        assertNotNull(LeaseholdClient.class.getResource("/META-INF/LICENSE-APACHE"));
     }
 }

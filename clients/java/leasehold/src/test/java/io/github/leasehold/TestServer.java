@@ -19,7 +19,7 @@ public final class TestServer implements AutoCloseable {
      * its own standard output, so that ours ends if the server does not start.
      */
     private static final String WATCH =
-            "folder=$1; shift; \"$@\" </dev/null & server=$!; exec >/dev/null; cat; kill -9 $server; wait $server; rm -rf \"$folder\"";
+            "folder=$1; shift; \"$@\" </dev/null & server=$!; exec >/dev/null; cat; kill -9 $server; wait $server 2>/dev/null; rm -rf \"$folder\"";
 
     private final Process process;
     private final String url;
