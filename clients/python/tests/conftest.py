@@ -11,7 +11,7 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Generator, Iterator, List, Optional, Tuple
 
 import leasehold
 import pytest
@@ -67,7 +67,7 @@ def new_token(file: Path, name: str, role: str) -> str:
 
 
 @contextmanager
-def serving(more: Optional[List[str]] = None) -> Iterator[Server]:
+def serving(more: Optional[List[str]] = None) -> Generator[Server, None, None]:
     """A server, until the end of the block."""
     with folder() as path:
         server = Server(Path(path), more)

@@ -12,7 +12,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, AsyncIterator, Iterator, List, Tuple
+from typing import Any, AsyncIterator, Callable, Generator, Iterator, List, Tuple
 
 import leasehold
 import pytest
@@ -345,7 +345,7 @@ def test_an_exception_of_a_callback_ends_no_renewals(client: leasehold.Client, n
 
 
 @contextmanager
-def no_threads() -> Iterator[None]:
+def no_threads() -> Generator[None, None, None]:
     """No thread of the client can be started in the block, and none is running."""
     start = threading.Thread.start
 
@@ -485,10 +485,12 @@ def test_only_functions_that_work_when_they_are_called_are_decorated(client: lea
     async def coroutine() -> None:
         ran.append("coroutine")
 
-    for function in (generator, async_generator):
+    functions: List[Callable[[], Any]] = [generator, async_generator]
+    for function in functions:
         with pytest.raises(leasehold.Invalid, match="generator"):
             client.locked(name)(function)
-    for function in (lambda: generator(), lambda: coroutine(), lambda: async_generator()):
+    functions = [lambda: generator(), lambda: coroutine(), lambda: async_generator()]
+    for function in functions:
         with pytest.raises(leasehold.Invalid, match="after the lease is released"):
             client.locked(name)(function)()
     assert not ran

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import leasehold
 import pytest
@@ -517,7 +517,7 @@ def test_several_that_use_up_their_time_have_timed_out(fake: FakeServer) -> None
 
 
 def resource(request: bytes, unreadable: "str | None", cursor: str) -> bytes:
-    seen = {"resource": "report/1", "key": "report/1", "capacity": 1, "holders": [], "holder_count": 0, "queue": []}
+    seen: Dict[str, Any] = {"resource": "report/1", "key": "report/1", "capacity": 1, "holders": [], "holder_count": 0, "queue": []}
     seen.update({"queue_length": 0, "cursor": cursor, "unreadable": unreadable})
     return grant(request, body=json.dumps(seen).encode())
 

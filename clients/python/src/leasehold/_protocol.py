@@ -301,10 +301,10 @@ def _document(answer: Answer, claim: Optional[Claim]) -> Doc:
         names_another = claim is not None and doc.opt_text("key") is not None and not claim.is_named_by(doc)
         if names_another:
             raise _unbelievable(answer, "the answer names another claim")
-        error = error_of(doc)
-        if claim is not None and isinstance(error, (Lost, Busy)) and not claim.is_named_by(doc):
+        refusal = error_of(doc)
+        if claim is not None and isinstance(refusal, (Lost, Busy)) and not claim.is_named_by(doc):
             raise _unbelievable(answer, "a verdict on a claim names no claim")
-        raise error
+        raise refusal
     if claim is not None and not claim.is_named_by(doc):
         raise _unbelievable(answer, "the answer names another claim")
     return doc

@@ -292,8 +292,8 @@ class Connections:
 
     def _connect(self, ends_at: float, cancel: Optional[CancelToken]) -> socket.socket:
         """Connects to one of the addresses of the server. An address that does not answer leaves time for the others."""
-        found: List[_Address] = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        found.sort(key=lambda address: address[4] != self._good_address)
+        given = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        found: List[_Address] = sorted(given, key=lambda address: address[4] != self._good_address)
         for tried, address in enumerate(found):
             left = ends_at - time.monotonic()
             try:
