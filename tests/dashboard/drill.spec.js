@@ -92,6 +92,18 @@ test('a node of a Redlock set is dead: the first screen says so, and the store p
     await page.locator('nav a', { hasText: 'Store' }).click();
     await expect(page.locator('[data-test=quorum]')).toContainText('4 of 5');
     await expect(page.locator('[data-test=finding]').first()).toContainText(`127.0.0.1:${dead.port} does not count`);
+    const nodes = page.locator('main .nodes tbody tr');
+    await expect(nodes).toHaveCount(5);
+    const down = nodes.filter({ hasText: String(dead.port) });
+    await expect(down).toContainText('down or no vote');
+    await expect(down.locator('[data-column=Clock]')).toHaveText('not known');
+    const up = nodes.filter({ hasText: String(redis.nodes[1].port) });
+    await expect(up.locator('[data-column=State]')).toHaveText('up');
+    await expect(up.locator('[data-column="Round trip"]')).toHaveText(/^\d+(\.\d)? ms$/);
+    await expect(up.locator('[data-column=Clock]')).toHaveText(/^(the same|\d.* (ahead|behind))$/);
+    await expect(page.locator('#promise dt', { hasText: 'Level' }).locator('+ dd')).toHaveText('quorum');
+    await expect(page.locator('#promise dt', { hasText: 'Because' }).locator('+ dd')).not.toBeEmpty();
+    await expect(page.locator('.calls tbody tr').first().locator('[data-column=Median]')).toHaveText(/ms$|s$/);
     expect((await head.renew()).status, 'leases go on').toBe(200);
     expect(watch.unexpected().filter((text) => !/net::ERR_/.test(text))).toEqual([]);
   } finally {

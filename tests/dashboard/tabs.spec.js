@@ -94,3 +94,23 @@ test('a list of changes says where some are missing', async ({ page, server, wat
   await expect(rows.nth(1)).toContainText('1,500 changes before this are not listed');
   await expect(rows.nth(2)).toContainText('report/1');
 });
+
+test.describe('a server that seldom takes samples', () => {
+  test.use({ settings: { options: ['--sample-every', '30s'] } });
+
+  test('a stream that is silent for too long is opened again', async ({ page, context, server, watch }) => {
+    void watch;
+    // Nobody wants to wait for 40 seconds.
+    await context.addInitScript(() => {
+      const real = globalThis.setTimeout;
+      Object.assign(globalThis, { setTimeout: (/** @type {() => void} */ act, /** @type {number} */ ms) => real(act, ms === 40_000 ? 1000 : ms) });
+    });
+    let opened = 0;
+    context.on('response', (response) => {
+      if (response.url().endsWith('/v1/events') && response.status() === 200) opened += 1;
+    });
+    await logIn(page, server, server.tokens.operator);
+    await expect.poll(() => opened).toBeGreaterThanOrEqual(3);
+    await isLive(page);
+  });
+});
