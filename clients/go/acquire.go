@@ -18,7 +18,7 @@ import (
 //     queue between two requests, and is asked again at once.
 //  3. A request without an answer is sent again, after a pause.
 //  4. If a grant is over when its answer arrives, release it in the background, and begin anew with a fresh owner token
-//     (ADR 0095).
+//     (ADR 0095). If the server has a tombstone for the owner token, begin anew, too.
 //  5. If Acquire gives up after an unanswered request, or during one, it releases the claim in the background, with a
 //     tombstone: a delayed request of the claim is refused then.
 
@@ -34,6 +34,8 @@ const (
 	pauseMaxTries = 5
 	// A try that had no answer for longer is not repeated.
 	tryRepeatedWithin = 2 * time.Second
+	// After so many owner tokens with a tombstone, a try and a wait that is over are given up.
+	tombstonesMax = 3
 )
 
 // attempt is one claim that is being made.
@@ -43,9 +45,11 @@ type attempt struct {
 	request request
 	// Whether a request of this owner token went unanswered: it may be granted later.
 	hadUnanswered bool
-	// Whether the claim has a place in the queue.
-	hasPlace bool
-	begunAt  time.Duration
+	// Whether the server has a place in the queue or a grant for this owner token.
+	isAtServer bool
+	// How often the server had a tombstone for the owner token.
+	tombstones int
+	begunAt    time.Duration
 	// When the wait is over, unless it is forever.
 	endsAt time.Duration
 	pauses int
@@ -69,8 +73,8 @@ type attempt struct {
 //
 // With an error, the context that is returned is ctx, so `lease, ctx, err := client.Acquire(ctx, …)` loses nothing.
 //
-// Errors: [BusyError] (after [Wait]), [UnavailableError], [DeniedError], [InvalidError], [LostError] (an operator evicted the
-// claim before Acquire had learned of its grant), and context.Canceled or context.DeadlineExceeded.
+// Errors: [BusyError] (after [Wait]), [UnavailableError], [DeniedError], [InvalidError], and context.Canceled or
+// context.DeadlineExceeded.
 func (c *Client) Acquire(ctx context.Context, resource string, options ...Option) (*Lease, context.Context, error) {
 	key, err := keyOf(resource)
 	if err != nil {
@@ -99,9 +103,7 @@ func (c *Client) acquire(ctx context.Context, resource, key string, request requ
 	if err == nil {
 		return lease, a.held, nil
 	}
-	if a.hadUnanswered || a.hasPlace {
-		c.releaseAbandonedClaim(a.claim, request.ttl)
-	}
+	a.releaseIfAtServer()
 	if a.hadUnanswered {
 		err = withUnknownEffect(err)
 	}
@@ -118,8 +120,11 @@ func (a *attempt) run(ctx context.Context) (*Lease, error) {
 		if err == nil {
 			return lease, nil
 		}
-		if err == errTooLate {
-			err = a.beginAnew()
+		// Not errors.Is: the cause of a context that has ended may be the loss of another lease.
+		if _, isTombstone := err.(*LostError); isTombstone || err == errTooLate {
+			if failed := a.beginAnew(); failed != nil {
+				return nil, failed
+			}
 		}
 		if ctx.Err() != nil {
 			return nil, cancelled(ctx, "waiting for "+a.claim.resource)
@@ -137,18 +142,22 @@ var errQueued = errors.New("leasehold: queued")
 var errTooLate = errors.New("leasehold: granted too late")
 
 // beginAnew releases the claim, and draws a new owner token. The release of the old one may arrive late, so the old one is
-// not used again. The error is for a caller whose time to wait is over.
+// not used again.
 func (a *attempt) beginAnew() error {
-	a.client.releaseAbandonedClaim(a.claim, a.request.ttl)
 	fresh, err := newClaim(a.claim.resource, a.claim.key)
-	a.hadUnanswered, a.hasPlace, a.busy = false, false, nil
 	if err != nil {
 		return err
 	}
-	a.claim = fresh
-	message := "the lease of " + a.claim.resource + " was granted, and was over before the answer arrived: if this happens " +
-		"again, it needs a longer ttl"
-	return &UnavailableError{Effect: EffectNone, message: message}
+	a.releaseIfAtServer()
+	a.claim, a.hadUnanswered, a.isAtServer, a.busy = fresh, false, false, nil
+	return nil
+}
+
+// releaseIfAtServer releases the claim in the background, if the server may know it.
+func (a *attempt) releaseIfAtServer() {
+	if a.hadUnanswered || a.isAtServer {
+		a.client.releaseAbandonedClaim(a.claim, a.request.ttl)
+	}
 }
 
 // next pauses before the next request, or returns the error of the caller.
@@ -158,7 +167,21 @@ func (a *attempt) next(ctx context.Context, err error) error {
 	var busy *BusyError
 	var unavailable *UnavailableError
 	var pause time.Duration
+	lost, isTombstone := err.(*LostError)
 	switch {
+	case err == errTooLate:
+		if isOver {
+			return &UnavailableError{Effect: EffectNone, message: "the lease of " + a.claim.resource + " was granted, and was over " +
+				"before the answer arrived: if this happens again, it needs a longer ttl"}
+		}
+		pause = a.nextPause()
+	case isTombstone:
+		a.tombstones++
+		if isOver && a.tombstones > tombstonesMax {
+			message := "the server refused each owner token for " + a.claim.resource + ": " + lost.reason()
+			return &UnavailableError{Effect: EffectNone, message: message}
+		}
+		pause = a.nextPause()
 	case err == errQueued:
 		// A server that shuts down answers early.
 		pause = a.nextPause()
@@ -183,7 +206,7 @@ func (a *attempt) next(ctx context.Context, err error) error {
 	default:
 		return err
 	}
-	if a.request.wait > 0 {
+	if a.request.wait > 0 && !isOver {
 		pause = shorter(pause, longer(0, left-waitRest/2))
 	}
 	sleep(ctx, pause)
@@ -259,6 +282,7 @@ func (a *attempt) judge(ctx context.Context, answer *answer, sent sentAt, staysQ
 	}
 	switch {
 	case r.Status == http.StatusOK && r.Verdict == "granted":
+		a.isAtServer = true
 		// Another request may have met another store meanwhile.
 		if err := a.client.transport.checkOneStore(); err != nil {
 			return nil, unknown("the grant cannot be trusted", err)
@@ -266,14 +290,14 @@ func (a *attempt) judge(ctx context.Context, answer *answer, sent sentAt, staysQ
 		return a.hold(ctx, &r, sent)
 	// Only a claim that asked to stay in the queue is told so. Without that, the client would ask for ever.
 	case r.Status == http.StatusAccepted && r.Verdict == "queued" && staysQueued:
-		a.hasPlace = true
+		a.isAtServer = true
 		if clock.Now()-sent.at >= pauseMax {
 			a.pauses = 0
 		}
 		return nil, errQueued
 	case r.Status >= 400 && r.Kind != "":
 		if r.Kind == "contended" {
-			a.hasPlace = false
+			a.isAtServer = false
 		}
 		return nil, errorOf(&r, a.claim.resource)
 	}

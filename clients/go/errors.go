@@ -92,6 +92,10 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
+	return "leasehold: the lease of " + e.Resource + " has ended: " + e.reason()
+}
+
+func (e *LostError) reason() string {
 	reasons := map[Why]string{
 		Expired:   "it was not renewed in time",
 		WallClock: "by the calendar clock it is over",
@@ -104,7 +108,7 @@ func (e *LostError) Error() string {
 	if !known {
 		reason = string(e.Why)
 	}
-	return "leasehold: the lease of " + e.Resource + " has ended: " + reason
+	return reason
 }
 
 // Is makes errors.Is(err, ErrLost) work, and ErrReleased for a lease that was released.

@@ -209,3 +209,52 @@ func TestARefusalInTheFirstRoundOfReleasesIsTold(t *testing.T) {
 		t.Errorf("got %d requests", count)
 	}
 }
+
+// An operator may evict a claim whose grant has not arrived, or an earlier release may have left a tombstone.
+func TestAClaimWithATombstoneBeginsAnew(t *testing.T) {
+	t.Parallel()
+	buried := func(request asked, _ http.ResponseWriter, _ int, _ object) (int, object) {
+		answer := named(request.body)
+		answer["kind"], answer["why"], answer["effect"] = "lost", "buried", "none"
+		return 410, answer
+	}
+	fake := newFake(t)
+	fake.lie("/v1/acquire", firstThen(1, hangUp, firstThen(1, buried, truthful)))
+	lease, _, err := fake.client().Acquire(context.Background(), resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := fake.requests("/v1/acquire")
+	old, current := claims[0].body["owner"], claims[2].body["owner"]
+	if old != claims[1].body["owner"] || old == current {
+		t.Errorf("got %v", claims)
+	}
+	// A request of the old claim may still be under way.
+	if released := fake.await("/v1/release", 1).leases()[0]; released["owner"] != old || released["bury_ms"] == nil {
+		t.Errorf("got %v", released)
+	}
+	if err := lease.Release(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if released := fake.await("/v1/release", 2).leases()[0]; released["owner"] != current || released["bury_ms"] != nil {
+		t.Errorf("got %v", released)
+	}
+
+	// Not for ever.
+	for name, wait := range map[string]time.Duration{"a try": 0, "a wait": 100 * time.Millisecond} {
+		fake := newFake(t)
+		fake.lie("/v1/acquire", buried)
+		_, _, err := fake.client().Acquire(context.Background(), resource, leasehold.Wait(wait))
+		if got := effect(err); got != leasehold.EffectNone || errors.Is(err, leasehold.ErrLost) {
+			t.Errorf("%s: got %v: %v", name, got, err)
+		}
+		owners := map[interface{}]bool{}
+		claims := fake.requests("/v1/acquire")
+		for _, request := range claims {
+			owners[request.body["owner"]] = true
+		}
+		if len(claims) < 4 || len(owners) != len(claims) {
+			t.Errorf("%s: got %v", name, claims)
+		}
+	}
+}
