@@ -315,7 +315,7 @@ fn overview(schemas: &mut Schemas) -> Operation {
         "held": 1, "waiting": 2, "stuck": 1, "stuck_after_ms": 60_000, "paused": 0, "unreadable": 0,
         "unusual": 0, "gone": 0, "foreign": 0, "deadlocks": 0,
         "last_hour": {
-            "lost": 1, "expired": 1, "taken_over": 1, "evicted": 0, "evicting": 0, "asked": 0, "granted": 212, "refused_stale": null,
+            "lost": 1, "expired": 1, "taken_over": 1, "evicted": 0, "evicting": 0, "asked": 0, "ended": 2, "granted": 212,
         },
         "rates": {"minute_ms": 60_000, "granted": [200, 12], "released": [199, 11], "lost": [1, 0], "queued": [3, 1]},
         "kinds": [{"kind": "report", "resources": 1, "held": 1, "waiting": 2, "stuck": 1}],
