@@ -10,10 +10,10 @@
 
 import { now } from "./clock.js";
 import { BusyError, CancelledError, LeaseLostError, TimedOutError, UnavailableError } from "./errors.js";
-import { LeaseState } from "./state.js";
 import type { FinishRequest } from "./model.js";
 import type { Named } from "./names.js";
 import { Claim, type Granted, readAcquired } from "./protocol.js";
+import { LeaseState } from "./state.js";
 import { jitter, sleep } from "./timers.js";
 import { stoppedBy } from "./times.js";
 import type { Transport } from "./transport.js";
@@ -58,7 +58,7 @@ export class Acquirer {
   readonly #wanted: Acquisition;
   readonly #endsAt: number;
   #claim: Claim;
-  /** Failures since the last answer. */
+  /** Failures in a row: no answer, or a grant that came too late. */
   #failures = 0;
   /** Answers in a row that came before their wait was over: the server shuts down. */
   #early = 0;
@@ -109,8 +109,8 @@ export class Acquirer {
       await this.#pauseAfter(error);
       return undefined;
     }
-    this.#failures = 0;
     if (answer === "queued") {
+      this.#failures = 0;
       await this.#pauseInQueue(now().at - sent.at);
       return undefined;
     }
@@ -143,7 +143,7 @@ export class Acquirer {
     });
   }
 
-  /** The grant came when its time to work was already over: this process was stopped, or the ttl is shorter than the way to the server. */
+  /** The grant came when its time to work was already over: this process was stopped, or the answer took longer than the ttl. ADR 0095. */
   async #tooLate(): Promise<undefined> {
     this.#retire();
     this.#claim = new Claim(this.#wanted.name, this.#wanted.ttl);

@@ -2,7 +2,7 @@
  * The two clocks of a lease.
  *
  * JavaScript has no clock that counts the time that the machine sleeps, so a lease is measured on two: `performance.now()`, which
- * nobody can set, and `Date.now()`, which goes on during sleep. The one that says first that the lease is over is believed.
+ * cannot be set, and `Date.now()`, which goes on during sleep. The lease is over as soon as one of the two clocks says so.
  */
 
 /** A moment on both clocks, in milliseconds. */

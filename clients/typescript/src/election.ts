@@ -89,10 +89,10 @@ export class Election {
   }
 
   /**
-   * The leader now, and after each change; undefined while nobody leads. What changes twice in a moment may be seen once.
+   * The leader now, and after each change; undefined while nobody leads. Two changes in a moment may be seen as one.
    *
    * It ends only when the loop is left, or with `CancelledError` when the signal is aborted. While no server answers, or the server cannot
-   * read the resource, it asks again: that nobody leads is only said if the server says so.
+   * read the resource, it asks again, and gives nothing: the leader is unknown then.
    */
   async *observe(options: { readonly signal?: AbortSignal } = {}): AsyncGenerator<Leader | undefined, never, undefined> {
     const { signal } = options;

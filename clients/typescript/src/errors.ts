@@ -23,7 +23,7 @@ export type ErrorKind =
 export type LostReason =
   /** By the monotonic clock: it could not be renewed in time. */
   | "expired"
-  /** By the calendar clock alone: the machine has slept, or somebody set the clock. */
+  /** By the calendar clock alone: the machine has slept, or the clock was set ahead. */
   | "wall_clock"
   /** The server says that it expired, was released, or never existed. */
   | "not_there"
@@ -64,7 +64,7 @@ function jsonOf(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, jsonOf(each)]));
 }
 
-/** What is known about those who hold a resource. */
+/** What is known about the holders of a resource. */
 export interface BusyDetails {
   readonly holders?: readonly Holder[];
   readonly retryAfter?: number;
@@ -75,7 +75,7 @@ export interface BusyDetails {
 export class BusyError extends LeaseholdError {
   override readonly name: string = "BusyError";
   readonly kind: "busy" | "timed_out" = "busy";
-  /** Some of those who hold it. */
+  /** Some of the holders. */
   readonly holders: readonly Holder[];
   /** How many milliseconds to wait at least before asking again; add some at random. */
   readonly retryAfter: number;

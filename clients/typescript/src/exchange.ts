@@ -22,12 +22,12 @@ export interface ExchangeOptions<T> {
 }
 
 /**
- * The errors of the one who sends.
+ * The errors of the transport.
  *
  * @internal
  */
 export interface ExchangeErrors {
-  /** Throws if the head of the answer shows that it is none of ours. */
+  /** Throws if the headers show that this is not the answer to this request, of a leasehold server. */
   readonly checkHead: (response: IncomingMessage) => void;
   /** The request failed. */
   readonly broken: (error: NodeJS.ErrnoException, request: ClientRequest) => Error;

@@ -144,7 +144,7 @@ class HeldLease implements AnyLease {
     const held = this.#held;
     held.checkClocks(now());
     if (held.lost !== undefined) {
-      // The server knows better than the clock whether it is over. After the clock's word, tell it that nobody works any more.
+      // If the server has ended the lease, there is nothing to release. If the clock has, the server may still hold it: release it early.
       const isOver = held.lost.why === "not_there" || held.lost.why === "evicted" || held.lost.why === "buried";
       if (!isOver) endLost(transport, held.claim);
       return isOver;

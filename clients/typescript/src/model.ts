@@ -186,7 +186,7 @@ export function readFinishRequest(doc: Doc): FinishRequest {
   return { within: doc.number("within_ms"), by: doc.text("by"), why: doc.text("why") };
 }
 
-/** The leader of an election, which is the holder of its resource. Throws if the server cannot read the resource: nobody knows who leads. */
+/** The leader of an election, which is the holder of its resource. Throws if the server cannot read the resource: then the leader is unknown. */
 export function leaderOf(resource: Resource): Leader | undefined {
   if (resource.unreadable !== undefined) throw new UnavailableError(`${resource.name} cannot be read: ${resource.unreadable}`, "none");
   const holder = resource.holders.filter((each) => !each.kept).at(-1);

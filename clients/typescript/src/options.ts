@@ -59,7 +59,7 @@ export type Share = "read" | "write" | { readonly weight: number; readonly capac
 /** For the list of deadlocks: which claims belong to one process. */
 const PROCESS = randomHex(8);
 const TIMER_MAX = 2 ** 31 - 1;
-/** How long a claim waits unless it is told. */
+/** The default of `wait`. */
 export const WAIT_DEFAULT = 10_000;
 
 /** The options of a client, complete. */

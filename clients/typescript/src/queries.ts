@@ -14,7 +14,7 @@ export interface OverviewQuery {
   readonly limit?: number;
 }
 
-/** Which grant an order is for: the one with this token, or whichever is the newest. */
+/** Which grant an order is for: the grant with this fencing token, or the newest grant. */
 export type Target = { readonly token: bigint; readonly any?: never } | { readonly any: true; readonly token?: never };
 
 interface OrderBase {

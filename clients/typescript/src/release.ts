@@ -28,13 +28,13 @@ export async function endClaim(transport: Transport, claim: Claim, limit: number
   }
 }
 
-/** Asks once to end a claim whose lease is lost: it is over anyway, so nobody waits for the answer. */
+/** Asks once to end a claim whose lease is lost, and does not wait for the answer: the lease ends by itself soon. */
 export function endLost(transport: Transport, claim: Claim): void {
   sendRelease(transport, claim, ATTEMPT_MAX, true).catch(() => {});
 }
 
 function sendRelease(transport: Transport, claim: Claim, timeout: number, background = false): Promise<void> {
-  // After an unanswered claim a tombstone refuses the one that may still be under way.
+  // A request of the claim that was not answered may still be under way: a tombstone refuses it.
   const bury = claim.unanswered ? { bury_ms: Math.ceil(tombstone(claim.ttl)) } : {};
   return transport.call({
     method: "POST",

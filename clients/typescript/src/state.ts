@@ -10,7 +10,7 @@ import { laterOf, stoppedBy, type Times, timesOf } from "./times.js";
 
 const REASONS: Record<LostReason, string> = {
   expired: "it could not be renewed in time",
-  wall_clock: "by the calendar clock its time is over: the machine has slept, or somebody set the clock",
+  wall_clock: "by the calendar clock its time is over: the machine has slept, or the clock was set ahead",
   not_there: "the server says that it expired, was released, or never existed",
   evicted: "an operator evicted it",
   buried: "its claim was cancelled",

@@ -35,7 +35,7 @@ export interface Times {
 export interface Given {
   /** The ttl that was given. */
   readonly ttl: number;
-  /** What was left when the store carried out the request. */
+  /** How much of the ttl was left when the store carried out the request. */
   readonly remaining: number;
   /** From the server's reading the request to its sending the store call that granted. */
   readonly waited: number;
@@ -58,17 +58,17 @@ export function timesOf(sent: Moment, given: Given): Times {
 }
 
 /**
- * The times after a renewal. The time to stop never moves back.
+ * The times after a renewal. `stopAt` never moves back.
  *
- * On the calendar clock it can: the answer that says when to stop says it for both clocks. If the clock was set back after an earlier
- * answer, that one's time lies in a future that the clock reaches too late, and a machine that sleeps would not be noticed.
+ * `wallStopAt` is from the answer with the later `stopAt`, and can move back: if the calendar clock was set back by an hour since the lease was
+ * acquired, the first `wallStopAt` is an hour too late, and the client would not notice that the machine slept.
  */
 export function laterOf(before: Times, after: Times): Times {
   const { stopAt, wallStopAt } = after.stopAt > before.stopAt ? after : before;
   return { renewAt: after.renewAt, stopAt, wallStopAt };
 }
 
-/** Which clock says that the work must stop, if one does. */
+/** The reason to stop the work, if one of the clocks gives one. */
 export function stoppedBy(times: Times, moment: Moment): "expired" | "wall_clock" | undefined {
   if (moment.at >= times.stopAt) return "expired";
   return moment.wall >= times.wallStopAt ? "wall_clock" : undefined;

@@ -3,7 +3,7 @@
  *
  * 1. Every request carries an id. Renewals and releases have connections of their own, so that waiting claims do not delay them.
  * 2. An answer must have the headers of a leasehold server, the id of its request, and the store of the first answer. Its body is bounded.
- * 3. If anything is wrong, or nobody waits for the answer any more, the connection is not used again: the answer may still come, and would
+ * 3. If anything is wrong, or the caller has stopped waiting, the connection is not used again: the answer may still come, and would
  *    be taken for that of the next request.
  * 4. After an answer of another store, no grant is believed for a while: another client of the same address may hold the same lease there.
  *

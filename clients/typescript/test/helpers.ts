@@ -230,9 +230,9 @@ export function honest({ path, body }: Request): Reply {
 
 /** Waits until this is true. */
 export async function eventually(what: string, isTrue: () => boolean | Promise<boolean>): Promise<void> {
-  const endsAt = performance.now() + 20_000;
+  const endsAt = performance.now() + 30_000;
   while (!(await isTrue())) {
-    if (performance.now() > endsAt) throw new Error(`waited 20 s for this: ${what}`);
+    if (performance.now() > endsAt) throw new Error(`waited 30 s for this: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }

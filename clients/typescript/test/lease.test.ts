@@ -79,9 +79,10 @@ describe("a scope", () => {
   });
 });
 
-describe("a loss", () => {
+// Each waits for a renewal.
+describe("a loss", { concurrency: true }, () => {
   test("aborts the signal with its reason, and comes out of run", async () => {
-    const work = client.run("loss/1", { ttl: 3000 }, async (lease, signal) => {
+    const work = client.run("loss/1", { ttl: 9000 }, async (lease, signal) => {
       await operator.order({ resource: "loss/1", action: "evict-now", token: lease.token, why: "the test" });
       await new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DOMException("stopped", "AbortError"))));
     });
@@ -94,7 +95,7 @@ describe("a loss", () => {
   });
 
   test("does not hide an error of the work", async () => {
-    const work = client.run("loss/2", { ttl: 3000 }, async (lease, signal) => {
+    const work = client.run("loss/2", { ttl: 9000 }, async (lease, signal) => {
       await operator.order({ resource: "loss/2", action: "evict-now", token: lease.token, why: "the test" });
       await new Promise((resolve) => signal.addEventListener("abort", resolve));
       assert.ok(signal.reason instanceof LeaseLostError);
@@ -104,7 +105,7 @@ describe("a loss", () => {
   });
 
   test("is told to work that returned all the same", async () => {
-    const work = client.run("loss/3", { ttl: 3000 }, async (lease, signal) => {
+    const work = client.run("loss/3", { ttl: 9000 }, async (lease, signal) => {
       await operator.order({ resource: "loss/3", action: "evict-now", token: lease.token, why: "the test" });
       await new Promise((resolve) => signal.addEventListener("abort", resolve));
     });
@@ -113,7 +114,7 @@ describe("a loss", () => {
 
   test("an operator's request to finish arrives, once", async () => {
     const asked: string[] = [];
-    await using lease = await client.acquire("loss/4", { ttl: 3000, onFinishRequest: (request) => asked.push(request.why) });
+    await using lease = await client.acquire("loss/4", { ttl: 9000, onFinishRequest: (request) => asked.push(request.why) });
     await operator.order({ resource: "loss/4", action: "ask", within: 5000, token: lease.token, why: "a release", by: "ann" });
     await eventually("it is asked", () => asked.length > 0);
     assert.deepEqual([asked, lease.finishRequest?.why], [["a release"], "a release"]);

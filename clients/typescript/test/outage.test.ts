@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { Client, type Leader, TimedOutError } from "leasehold";
 
-import { FakeServer, honest, kept, names, type Reply, type Request } from "./helpers.js";
+import { FakeServer, grant, honest, kept, names, type Reply, type Request } from "./helpers.js";
 
 const gone: Reply = { cut: "before" };
 
@@ -154,4 +154,15 @@ test("a wait whose time is over is told who holds it", async () => {
     assert.equal(error.holders[0]?.token, 7n);
     return true;
   });
+});
+
+test("a claim whose grants come too late asks less and less often", async () => {
+  const late = ({ body }: Request): Reply => ({ body: { ...grant(body), remaining_ms: 0 } });
+  const server = await answering(late, late, late, late);
+  await using client = new Client(server.url);
+  await using lease = await client.acquire("a/1", { wait: 60_000 });
+  lease.check();
+  const times = server.on("/v1/acquire").map(({ at }) => at);
+  assert.equal(times.length, 5);
+  assert.ok((times[4] as number) - (times[0] as number) >= 1400, String(times));
 });

@@ -15,7 +15,7 @@ const { url } = await startServer();
 const client = new Client(url);
 const guarded = await startServer(true);
 const operator = new Client(guarded.url, { token: guarded.tokens.operator });
-const holder = new Client(guarded.url, { token: guarded.tokens.client, ttl: 3000 });
+const holder = new Client(guarded.url, { token: guarded.tokens.client, ttl: 9000 });
 
 const WORDS = ["await using lease = await client.acquire(\"report/42\", {", "client.election(", "onFinishRequest", "client.overview("];
 const compiled = await compileBlocks("readme", WORDS);
