@@ -6,7 +6,7 @@ use leasehold_testkit::proxy::Direction;
 use serde_json::json;
 
 use super::LONG;
-use crate::world::{World, acquire, until, with};
+use crate::world::{World, acquire, millis, until, with};
 
 /// A ttl with two seconds between the stop and the end, for the stories that compare the clocks of two processes.
 const TTL: Duration = Duration::from_secs(12);
@@ -34,6 +34,32 @@ pub(super) async fn told_when_cut_off(mut world: World) {
     world.check("mine").await.error("lost");
     world.release("mine").await.ok();
     assert_eq!(world.driver.events("lost", "mine").len(), 1);
+}
+
+/// The client is cut off while it holds several leases. It tells its program once, before anybody else can be granted any of them.
+pub(super) async fn told_once_of_several(mut world: World) {
+    let resources = ["box/a", "box/b", "box/c"];
+    let command = json!({
+        "do": "acquire_all", "client": "c", "lease": "all", "resources": resources, "ttl_ms": millis(TTL), "wait_ms": 0,
+    });
+    world.driver.ask(command).await.ok();
+    let rivals = resources.map(|resource| world.rival().acquire(resource));
+    world.proxy().black_hole();
+    let lost = world.driver.event("lost", "all").await;
+    assert_eq!(lost.value["why"], "expired");
+    for rival in rivals {
+        let granted = rival.await.expect("the rival waits").granted();
+        assert!(
+            lost.at < granted.at,
+            "the loss was told {:?} after the rival was granted",
+            lost.at - granted.at
+        );
+    }
+    world.check("all").await.error("lost");
+    world.proxy().heal();
+    world.check("all").await.error("lost");
+    world.release("all").await.ok();
+    assert_eq!(world.driver.events("lost", "all").len(), 1);
 }
 
 /// Requests arrive and are carried out, and no answer comes back: the program is told in the same way.

@@ -59,6 +59,7 @@ pub(crate) const STORIES: &[Story] = stories![
     story!(waiting::time_to_wait_is_over),
     story!(waiting::cancelled_while_waiting),
     story!(loss::told_when_cut_off, proxy),
+    story!(loss::told_once_of_several, proxy),
     story!(loss::told_when_evicted, tokens),
     story!(loss::told_when_answers_are_lost, proxy),
     story!(loss::the_body_is_stopped, proxy),
