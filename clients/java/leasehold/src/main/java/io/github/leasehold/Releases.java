@@ -157,6 +157,8 @@ final class Releases {
             engine.pool.execute(next::attempt);
         } catch (RejectedExecutionException closed) {
             next.done.completeExceptionally(Engine.closed(closed));
+        } catch (Throwable noThread) {
+            engine.after(PAUSE_FIRST.toNanos(), next::attempt);
         }
     }
 

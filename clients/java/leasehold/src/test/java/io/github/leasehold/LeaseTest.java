@@ -239,7 +239,7 @@ class LeaseTest {
     @Test
     void theLossOfOneEndsTheWaitForTheNext() throws Exception {
         try (Lease blocking = other.acquire("box/b")) {
-            LeaseOptions options = LeaseOptions.defaults().waitForever().ttl(Duration.ofSeconds(6));
+            LeaseOptions options = LeaseOptions.defaults().waitForever();
             CompletableFuture<LostException> ended = new CompletableFuture<>();
             TestClock clock = new TestClock();
             LeaseholdClient slept = LeaseholdClient.builder(server.url()).clock(clock).build();

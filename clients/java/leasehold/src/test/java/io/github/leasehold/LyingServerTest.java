@@ -128,11 +128,22 @@ class LyingServerTest {
 
     @Test
     void aRenewalThatNamesAnotherLeaseRenewsNothing() throws Exception {
-        Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofSeconds(6)));
-        server.tell(request -> request.renewals(kept -> with(kept, "key", "report/43")));
-        LostException loss = lease.lost().get(30, TimeUnit.SECONDS);
-        assertEquals(LossReason.EXPIRED, loss.why());
-        assertTrue(loss.getCause().getMessage().contains("another claim"), String.valueOf(loss.getCause()));
+        TestClock clock = new TestClock();
+        try (LeaseholdClient other = LeaseholdClient.builder(server.url()).clock(clock).build()) {
+            Lease lease = other.acquire("report/42");
+            CountDownLatch renewals = new CountDownLatch(2);
+            server.tell(request -> {
+                renewals.countDown();
+                return request.renewals(kept -> with(kept, "key", "report/43"));
+            });
+            clock.stopProcess(Duration.ofSeconds(11));
+            // The second one is sent after the first one was judged.
+            assertTrue(renewals.await(30, TimeUnit.SECONDS));
+            clock.stopProcess(Duration.ofMinutes(1));
+            LostException loss = lease.lost().get(30, TimeUnit.SECONDS);
+            assertEquals(LossReason.EXPIRED, loss.why());
+            assertTrue(loss.getCause().getMessage().contains("another claim"), String.valueOf(loss.getCause()));
+        }
     }
 
     @Test

@@ -22,7 +22,8 @@ import org.junit.jupiter.api.Timeout;
 /** Renewals: what their answers mean, and what must not stop them. */
 @Timeout(60)
 class RenewalTest {
-    private static final LeaseOptions SHORT = LeaseOptions.defaults().ttl(Duration.ofSeconds(6));
+    /** After so long, a lease of 30 s is renewed, and has much time left. */
+    private static final Duration UNTIL_RENEWAL = Duration.ofSeconds(11);
 
     private FakeServer server;
     private final TestClock clock = new TestClock();
@@ -48,8 +49,9 @@ class RenewalTest {
 
     private void assertIsNotThere(FakeServer.Script renewal) throws Exception {
         try (LeaseholdClient client = builder().build()) {
-            Lease lease = client.acquire("report/42", SHORT);
+            Lease lease = client.acquire("report/42");
             server.tell(renewal);
+            clock.stopProcess(UNTIL_RENEWAL);
             assertEquals(LossReason.NOT_THERE, lease.lost().get(30, TimeUnit.SECONDS).why());
             lease.close();
             // The claim may have another grant, or get one.
@@ -119,6 +121,16 @@ class RenewalTest {
     }
 
     @Test
+    void aSuspendIsToldLongBeforeTheNextRenewal() throws Exception {
+        try (LeaseholdClient client = builder().build()) {
+            // Renewed after a minute. The test is over before.
+            Lease lease = client.acquire("report/42", LeaseOptions.defaults().ttl(Duration.ofMinutes(5)));
+            clock.moveWall(Duration.ofMinutes(10));
+            assertEquals(LossReason.WALL_CLOCK, lease.lost().get(40, TimeUnit.SECONDS).why());
+        }
+    }
+
+    @Test
     void theRestIsThatOfTheEarlierClock() {
         try (LeaseholdClient client = builder().build()) {
             Lease lease = client.acquire("report/42");
@@ -130,18 +142,23 @@ class RenewalTest {
     @Test
     void aLossIsToldWhileTheSourceOfTheTokenBlocks() throws Exception {
         AtomicBoolean blocks = new AtomicBoolean();
+        CountDownLatch isBlocked = new CountDownLatch(1);
         CountDownLatch end = new CountDownLatch(1);
-        try (LeaseholdClient client = builder().token(() -> blockIf(blocks, end)).build()) {
-            Lease lease = client.acquire("report/42", SHORT);
+        try (LeaseholdClient client = builder().token(() -> blockIf(blocks, isBlocked, end)).build()) {
+            Lease lease = client.acquire("report/42");
             blocks.set(true);
+            clock.stopProcess(UNTIL_RENEWAL);
+            assertTrue(isBlocked.await(30, TimeUnit.SECONDS));
+            clock.stopProcess(Duration.ofMinutes(1));
             assertEquals(LossReason.EXPIRED, lease.lost().get(40, TimeUnit.SECONDS).why());
             end.countDown();
         }
     }
 
-    private static String blockIf(AtomicBoolean blocks, CountDownLatch end) {
+    private static String blockIf(AtomicBoolean blocks, CountDownLatch isBlocked, CountDownLatch end) {
         try {
             if (blocks.get()) {
+                isBlocked.countDown();
                 end.await();
             }
         } catch (InterruptedException error) {
@@ -155,8 +172,9 @@ class RenewalTest {
         AtomicBoolean fails = new AtomicBoolean();
         CountDownLatch failed = new CountDownLatch(1);
         try (LeaseholdClient client = builder().token(() -> failIf(fails, failed)).build()) {
-            Lease lease = client.acquire("report/42", SHORT);
+            Lease lease = client.acquire("report/42");
             fails.set(true);
+            clock.stopProcess(UNTIL_RENEWAL);
             assertTrue(failed.await(30, TimeUnit.SECONDS));
             fails.set(false);
             CountDownLatch renewed = new CountDownLatch(1);

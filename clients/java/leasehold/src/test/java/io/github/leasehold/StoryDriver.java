@@ -234,7 +234,7 @@ public final class StoryDriver {
         });
     }
 
-    /** Steps of work, each of which checks the lease first. */
+    /** Steps of work. Each step checks the lease first. */
     private void work(String name, Lease lease) throws InterruptedException {
         try {
             while (true) {
