@@ -28,7 +28,7 @@ func TestALossWhileTheNextLeaseIsWaitedForEndsTheWait(t *testing.T) {
 	fake.lie("/v1/renew", withEntry(object{"status": 410, "verdict": "gone", "kind": "lost", "why": "evicted"}))
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
 	defer cancel()
-	all, got, err := fake.client().AcquireAll(ctx, []string{"a/2", "a/1"}, leasehold.TTL(3*time.Second))
+	all, got, err := fake.client().AcquireAll(ctx, []string{"a/2", "a/1"}, leasehold.TTL(9*time.Second))
 	var lost *leasehold.LostError
 	if all != nil || !errors.As(err, &lost) || lost.Why != leasehold.Evicted || lost.Resource != "a/1" {
 		t.Fatalf("got %v, %v", all, err)

@@ -42,7 +42,7 @@ func TestAnEarlierRequestWithoutAnAnswerMayHaveBeenGranted(t *testing.T) {
 	unavailable := problem(503, object{"kind": "unavailable", "effect": "none"})
 	for name, options := range map[string][]leasehold.Option{
 		"a try":  {leasehold.Wait(0)},
-		"a wait": {leasehold.Wait(300 * time.Millisecond)},
+		"a wait": {leasehold.Wait(3 * time.Second)},
 	} {
 		options := options
 		t.Run(name, func(t *testing.T) {
