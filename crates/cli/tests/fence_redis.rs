@@ -225,7 +225,7 @@ fn the_printed_scripts_refuse_a_stale_holder() {
     let script = |write: &str| {
         let output = dir.leasehold().args(["fence", "script", write]).output().unwrap();
         assert!(output.status.success(), "{write}: {}", text(&output.stderr));
-        text(&output.stdout).to_owned()
+        text(&output.stdout)
     };
     let call = |write: &str, pass: &str, key: &str, more: &[&str]| {
         let [token, owner, resource] = pass.split(' ').collect::<Vec<_>>()[..] else {

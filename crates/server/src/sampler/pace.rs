@@ -8,7 +8,7 @@ use tokio::time::Instant;
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 /// While somebody asks, samples take one part of so many of the time.
 const WATCHED_SHARE: u32 = 10;
-/// While somebody asks, after a sample that failed: a store that times out must not hide for minutes that it is back.
+/// After a sample that failed: a store that times out must not hide for minutes that it is back.
 const FAILED_SHARE: u32 = 2;
 /// While nobody asks.
 const IDLE_SHARE: u32 = 100;
@@ -81,13 +81,13 @@ impl Pace {
 
     /// The time between two samples now.
     pub(super) fn every(&self, now: Instant) -> Duration {
-        match self.idle_every {
-            Some(idle_every) if !self.is_watched(now) => {
-                idle_every.max(self.every).max(self.took.saturating_mul(IDLE_SHARE))
-            }
-            _ if self.has_failed => self.every.max(self.took.saturating_mul(FAILED_SHARE)),
-            _ => self.every.max(self.took.saturating_mul(WATCHED_SHARE)),
-        }
+        let idle_every = self.idle_every.filter(|_| !self.is_watched(now));
+        let share = match idle_every {
+            _ if self.has_failed => FAILED_SHARE,
+            Some(_) => IDLE_SHARE,
+            None => WATCHED_SHARE,
+        };
+        self.every.max(idle_every.unwrap_or_default()).max(self.took.saturating_mul(share))
     }
 
     /// When the next sample is to be taken. `None`: not until somebody asks.
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_back_is_noticed_soon_while_somebody_asks() {
+    fn a_store_that_is_back_is_noticed_soon() {
         let start = Instant::now();
         let mut pace = Pace::new(seconds(2), Some(seconds(30)), start);
         pace.ask(start);
         pace.failed(start, seconds(10));
         assert_eq!((due(&pace, start, 10), pace.is_old()), (Some(20), false));
-        assert_eq!(due(&pace, start, 100), Some(1000), "nobody asks any more");
+        assert_eq!(due(&pace, start, 100), Some(30), "nobody asks any more");
         pace.ask(start + seconds(100));
         pace.sampled(start + seconds(100), seconds(1));
         assert_eq!(due(&pace, start, 101), Some(110));
