@@ -39,8 +39,8 @@ import javax.net.ssl.SSLHandshakeException;
  *       believed, and its connection is closed. After an answer of another store no lease is taken for a minute: another client may
  *       hold the same lease there.
  *   <li>No connection: no effect. Everything else that fails has an unknown effect. A request whose connection breaks is sent once more,
- *       if it may be repeated: the server closes idle connections. The first one may have been carried out, or may still be: whatever the
- *       second one brings, {@link Exchange#hadUnanswered} says so.
+ *       if it may be repeated: the server closes idle connections. The first one may have been carried out, or may still be, so
+ *       {@link Exchange#hadUnanswered} says so, also if the second one is answered.
  *   <li>Requests begin on a thread of the pool: the source of the access token is code of the program, and may block or fail.
  * </ol>
  */

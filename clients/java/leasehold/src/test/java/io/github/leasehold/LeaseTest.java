@@ -43,9 +43,11 @@ class LeaseTest {
 
     @AfterEach
     void stop() {
-        client.close();
-        other.close();
-        server.close();
+        if (server != null) {
+            client.close();
+            other.close();
+            server.close();
+        }
     }
 
     private int holders(String name) {

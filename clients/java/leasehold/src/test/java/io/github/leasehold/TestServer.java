@@ -70,6 +70,7 @@ public final class TestServer implements AutoCloseable {
             BufferedReader out = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
             String line = out.readLine();
             if (line == null) {
+                new TestServer(process, "").close();
                 throw new IllegalStateException("the server did not start");
             }
             return new TestServer(process, Doc.read(line.getBytes(StandardCharsets.UTF_8)).text("listening"));
