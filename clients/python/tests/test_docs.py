@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import itertools
 import os
-import random
 import re
 import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
-from typing import Any, Dict, List
+from types import ModuleType
+from typing import Any, Dict, List, Optional, Tuple
 
 import leasehold
 import pytest
@@ -24,18 +26,29 @@ from test_leases import await_free
 FOLDER = Path(__file__).resolve().parents[1]
 
 
-def blocks(file: str, server: Server, heading: str = "") -> List[str]:
+def blocks(file: str, server: Optional[Server], heading: str = "") -> List[str]:
     """The Python blocks below a heading, for this server."""
     text = (FOLDER / file).read_text(encoding="utf-8")
     if heading:
         text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert found
-    return [code.replace("http://127.0.0.1:7420", server.url) for code in found]
+    return [code.replace("http://127.0.0.1:7420", server.url) if server else code for code in found]
 
 
 def run(code: str, names: Dict[str, Any]) -> None:
     exec(compile(code, "documentation", "exec"), names)
+
+
+@pytest.fixture
+def leases(server: Server, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module ``leases`` of the recipes."""
+    module = ModuleType("leases")
+    before_the_first_heading = (FOLDER / "docs/recipes.md").read_text(encoding="utf-8").split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", before_the_first_heading, re.DOTALL)
+    run(code.replace("http://127.0.0.1:7420", server.url), module.__dict__)
+    monkeypatch.setitem(sys.modules, "leases", module)
+    return module
 
 
 def test_the_readme(own_server: Server) -> None:
@@ -56,10 +69,31 @@ def test_the_readme(own_server: Server) -> None:
     names["cleanup"]()
     names["export_report"](7)
     asyncio.run(names["nightly"]())
-    assert [part for part, _ in exported[:2]] == ["a", "b"] and len(exported) == 4
+    assert [part for part, _ in exported[:4]] == ["a", "b", "a", "b"] and len(exported) == 6
 
 
-def test_celery(server: Server, other: leasehold.Client) -> None:
+def test_a_holder_that_is_asked_finishes(operated: Tuple[leasehold.Client, leasehold.Client]) -> None:
+    worker, operator = operated
+    exported: List[str] = []
+
+    def export(part: str, token: int) -> None:
+        if not exported:
+            operator.order("ask", "report/42", token=token, within=60, why="the machine is needed")
+        exported.append(part)
+        time.sleep(0.05)
+
+    class Short:
+        """A client whose leases are renewed often."""
+
+        def lease(self, resource: str) -> leasehold.LeaseRequest:
+            return worker.lease(resource, ttl=6)
+
+    (code,) = [code for code in blocks("README.md", None) if "lease.asked" in code]
+    run(code, {"client": Short(), "parts": (str(number) for number in itertools.count()), "export": export})
+    assert 0 < len(exported)
+
+
+def test_celery(server: Server, leases: ModuleType, other: leasehold.Client) -> None:
     made: List[Any] = []
 
     def make_invoice(account: int, lease: leasehold.Lease) -> str:
@@ -67,8 +101,7 @@ def test_celery(server: Server, other: leasehold.Client) -> None:
         made.append((account, lease.token))
         return "made"
 
-    names: Dict[str, Any] = {"leasehold": leasehold, "random": random, "make_invoice": make_invoice}
-    names["client"] = leasehold.Client(server.url)
+    names: Dict[str, Any] = {"make_invoice": make_invoice}
     for code in blocks("docs/recipes.md", server, "Celery"):
         run(code, names)
     names["app"].conf.task_always_eager = True
@@ -84,7 +117,7 @@ def test_celery(server: Server, other: leasehold.Client) -> None:
     assert len(made) == 1
 
 
-def test_apscheduler(server: Server, other: leasehold.Client) -> None:
+def test_apscheduler(server: Server, leases: ModuleType, other: leasehold.Client) -> None:
     from apscheduler.schedulers.background import BackgroundScheduler
 
     class Watched(BackgroundScheduler):  # type: ignore[misc]
@@ -100,8 +133,8 @@ def test_apscheduler(server: Server, other: leasehold.Client) -> None:
 
     cleaned: List[int] = []
     stop = threading.Event()
-    names: Dict[str, Any] = {"leasehold": leasehold, "log": logging.getLogger("test"), "scheduler": Watched(), "stop": stop}
-    names.update(cleanup=lambda: cleaned.append(1), client=leasehold.Client(server.url))
+    names: Dict[str, Any] = {"__name__": "recipe", "scheduler": Watched(), "stop": stop}
+    names.update(cleanup=lambda: cleaned.append(1))
     first, second = blocks("docs/recipes.md", server, "APScheduler")
     run(first, names)
 
@@ -120,13 +153,15 @@ def test_apscheduler(server: Server, other: leasehold.Client) -> None:
     assert cleaned == [1], "the resource is kept closed after the job"
 
 
-def test_django(server: Server, other: leasehold.Client) -> None:
+def test_django(
+    server: Server, leases: ModuleType, other: leasehold.Client, operated: Tuple[leasehold.Client, leasehold.Client]
+) -> None:
     from django.conf import settings
     from django.core.management.base import CommandError
 
     settings.configure(DEFAULT_CHARSET="utf-8")
     done: List[Any] = []
-    names: Dict[str, Any] = {"leasehold": leasehold, "client": leasehold.Client(server.url)}
+    names: Dict[str, Any] = {}
     names.update(close_month=done.append, charge=lambda order, token: done.append(order), __name__="recipe")
     for code in blocks("docs/recipes.md", server, "Django"):
         run(code, names)
@@ -137,6 +172,11 @@ def test_django(server: Server, other: leasehold.Client) -> None:
         command.handle()
     assert names["pay"](None, 7).status_code == 200 and done[1] == 7
     await_free(other, "order/7")
+    # A paused resource has no holder that could be named.
+    names["client"], operator = operated
+    operator.order("pause", "command/close-month", lasting=600, why="the books are being checked")
+    with pytest.raises(CommandError, match="command/close-month"):
+        command.handle()
 
 
 @pytest.fixture(scope="session")
@@ -171,7 +211,7 @@ def test_a_stale_holder_is_refused_by_the_database(server: Server, other: leaseh
     with pytest.raises(psycopg.Error) as caught, psycopg.connect(database) as connection:
         connection.execute("SELECT leasehold_fence.admit(%s)", [stale["report/42"].pass_])
         connection.execute("UPDATE report SET body = 'stale' WHERE id = 42")
-    assert caught.value.sqlstate == "LH001"
+    assert caught.value.sqlstate == "LH001" and type(caught.value) is psycopg.DatabaseError
     with pytest.raises(RuntimeError, match="stale"):
         run(blocks("docs/fencing.md", server)[1].replace("lease.token", str(stale["job/7"].token)), names)
     assert body() == ("new", "running")

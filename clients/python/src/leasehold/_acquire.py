@@ -100,7 +100,9 @@ class Acquisition:
             self._may_hold_or_queue = self._unanswered
             if is_last:
                 raise self._refusal(error) from None
-            self._cancel.sleep(min(error.retry_after or self._pause, self._pause, left))
+            # It has no place, although it asked for one: the server takes no more waiters, or a proxy answered.
+            self._cancel.sleep(min(self._pause * random.uniform(0.5, 1.0), left))
+            self._pause = min(self._pause * 2, _PAUSE_MAX)
             return None
         except Lost as error:
             # It was evicted, or has a tombstone: this owner token cannot be used again.

@@ -159,8 +159,8 @@ class Lease:
             if was_held:
                 self._why, self._message = "released", ""
             _process.current().forget(self)
-        bury = tombstone(self._claim.ttl) if self._leave_tombstone else None
-        self._client.release_claim(self._claim, bury, kept_ms, told)
+        tombstone_for = tombstone(self._claim.ttl) if self._leave_tombstone else None
+        self._client.release_claim(self._claim, tombstone_for, kept_ms, told)
         # Nobody waits for the release of a lease that is lost.
         return was_held
 

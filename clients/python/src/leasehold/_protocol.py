@@ -252,11 +252,11 @@ def _kept(answer: Answer, doc: Doc, renewed: RenewedClaim) -> Union[Kept, Leaseh
     return kept
 
 
-def release(claim: Claim, *, bury: Optional[float], kept_ms: Optional[int], timeout: float) -> Call:
-    """Ends the claim. ``bury`` leaves a tombstone for so long: a delayed request of it is refused. ``kept_ms`` keeps the resource closed."""
+def release(claim: Claim, *, tombstone_for: Optional[float], kept_ms: Optional[int], timeout: float) -> Call:
+    """Ends the claim. With ``tombstone_for`` a delayed request of it is refused for so long. ``kept_ms`` keeps the resource closed."""
     body = claim.fields()
-    if bury is not None:
-        body["bury_ms"] = milliseconds(bury)
+    if tombstone_for is not None:
+        body["bury_ms"] = milliseconds(tombstone_for)
     if kept_ms is not None:
         body["keep_for_ms"] = kept_ms
     return _post("/v1/release", body, timeout, is_upkeep=True)

@@ -271,14 +271,14 @@ class Client:
     def release_claim(
         self,
         claim: Claim,
-        bury: Optional[float],
+        tombstone_for: Optional[float],
         kept_ms: Optional[int] = None,
         told: Callable[[], None] = lambda: None,
     ) -> None:
         """Releases a claim in the background, detached from what cancels its caller. ``told`` is called after the first try."""
         process = _process.current()
         end = process.begin_release(self.release_timeout)
-        call = _protocol.release(claim, bury=bury, kept_ms=kept_ms, timeout=self.release_timeout)
+        call = _protocol.release(claim, tombstone_for=tombstone_for, kept_ms=kept_ms, timeout=self.release_timeout)
 
         def first() -> Optional[LeaseholdError]:
             try:
