@@ -89,6 +89,7 @@ test('a dialog does not outlive the log-in', async ({ page, server, watch }) => 
   await server.run('token', '--tokens', `${server.folder}/tokens.toml`, 'revoke', token.split('_')[1]);
   await expect(page.locator('#login-token')).toBeVisible();
   await expect(page.locator('dialog')).toHaveCount(0);
+  await expect(page.locator('#login-token')).toBeFocused();
   await expect(page.locator('body')).not.toContainText('hidden label');
 });
 

@@ -182,6 +182,33 @@ test('a pause that somebody else has changed meanwhile must be confirmed again',
   await expect(page.locator('[data-test=resource-changed]')).toContainText('The capacity is 7 now. It was 3.');
 });
 
+test('an order that is cancelled while the resource is read again is not sent', async ({ operator: page, server }) => {
+  await server.hold({ resource: 'gpu/pool', share: { weight: 1, capacity: 3 } });
+  await openResource(page, 'gpu/pool');
+  await page.locator('[data-test=do-pause]').click();
+  let answer = () => {};
+  const cancelled = new Promise((resolve) => (answer = () => resolve(null)));
+  const read = new Promise((resolve) =>
+    page.route('**/v1/resource?*', async (route) => {
+      resolve(null);
+      await cancelled;
+      await route.continue();
+    }),
+  );
+  let sent = 0;
+  page.on('request', (request) => (sent += Number(request.url().endsWith('/v1/orders'))));
+  await confirm(page, 'a test');
+  await read;
+  await page.locator('#action-close').click();
+  await expect(page.locator('dialog')).toHaveCount(0);
+  const answered = page.waitForResponse('**/v1/resource?*');
+  answer();
+  await answered;
+  await page.locator('nav a', { hasText: 'Audit' }).click();
+  await expect(page.locator('main')).toContainText('No operator has given an order.');
+  expect(sent).toBe(0);
+});
+
 test('holders that are gone are evicted until the server does not answer', async ({ operator: page, server, watch }) => {
   watch.expect(/console: Failed to load resource: net::ERR_/);
   const pid = await deadProcess();

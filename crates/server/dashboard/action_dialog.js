@@ -31,7 +31,9 @@ export function openAction(order) {
     if (outcome.busy || isOver(outcome) || !isReady(form)) return;
     Object.assign(outcome, { busy: true, changed: '', problem: null });
     dialog.draw();
-    if (await isAsSeen(order, outcome)) await send(order, form, outcome);
+    const isAsBefore = await isAsSeen(order, outcome);
+    if (!isOpen) return; // Cancelled meanwhile, and nothing was sent yet.
+    if (isAsBefore) await send(order, form, outcome);
     outcome.busy = false;
     dialog.draw();
     refreshNow();
@@ -56,7 +58,8 @@ export function openAction(order) {
       outcome.done ? h('p', { class: 'mark good', 'data-test': 'action-done' }, icon('ok'), outcome.done) : null,
       buttons(kind, form, outcome, () => dialog.close()),
     );
-  const dialog = openDialog('action-dialog', draw);
+  let isOpen = true;
+  const dialog = openDialog('action-dialog', draw, () => (isOpen = false));
 }
 
 /** Whether the resource still is as the person saw it. @param {Order} order @param {Outcome} outcome */

@@ -24,7 +24,7 @@ export function openDialog(id, describe, closed) {
   element.addEventListener('close', () => {
     element.remove();
     // The row of the button may have gone meanwhile. The keyboard must not begin at the top of the page again.
-    if (!opener?.isConnected) document.getElementById('main')?.focus();
+    if (!opener?.isConnected && document.activeElement === document.body) document.getElementById('main')?.focus();
     closed?.();
   });
   // A click beside the dialog closes it, unless something was typed.
