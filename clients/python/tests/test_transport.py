@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -370,12 +371,12 @@ def test_an_answer_that_names_another_claim_costs_its_connection(fake: FakeServe
     fake.respond = respond
     with pytest.raises(leasehold.Unavailable, match="another claim"):
         client.try_lease("report/1").acquire()
-    assert client.connections._idle[0] == []
+    assert client.connections._pool.idle[0] == []
     fake.respond = lambda request: problem(request, "contended", 423, holders=[])
     for _ in range(2):
         with pytest.raises(leasehold.Busy):
             client.try_lease("report/1").acquire()
-    assert len(client.connections._idle[0]) == 1, "a refusal is an answer like any other"
+    assert len(client.connections._pool.idle[0]) == 1, "a refusal is an answer like any other"
 
 
 def test_what_follows_an_unanswered_claim_may_have_had_an_effect(fake: FakeServer) -> None:
@@ -426,6 +427,20 @@ def test_a_try_is_not_repeated_without_end(fake: FakeServer) -> None:
     fake.respond = lambda request: problem(request, "lost", 410, why="buried")
     fails(fake, effect="none")
     assert len(set(owners(fake, b"/v1/acquire"))) == 4
+
+
+def test_a_forgotten_client_closes_its_connections(fake: FakeServer) -> None:
+    """Also if the garbage collector comes to the sockets first. A warning of an open socket fails the test."""
+    older = leasehold.Client(fake.url)
+    with older.lease("report/1"):
+        pass
+    gc.collect()
+    client = leasehold.Client(fake.url)
+    client.connections._pool.idle, older.connections._pool.idle = older.connections._pool.idle, ([], [])
+    cycle: Any = client
+    cycle.itself = [client]
+    del client, cycle
+    gc.collect()
 
 
 class Pauses(leasehold.CancelToken):

@@ -16,7 +16,7 @@ from .errors import Unavailable
 
 T = TypeVar("T")
 
-#: How long the end of the program waits for work that was cancelled.
+#: How long the end of the program waits for a claim that was cancelled.
 _GIVE_UP = 5.0
 
 
@@ -70,10 +70,11 @@ async def run(work: Callable[[CancelToken], T], undo: Optional[Callable[[T], obj
     try:
         return await future
     except asyncio.CancelledError:
-        # If the program ends now, it waits until the claim is given up and its release is under way.
-        ends.append(process.begin_release(_GIVE_UP))
-        if is_over.is_set():
-            ends[0]()
+        if undo is not None:
+            # If the program ends now, it waits until the claim is given up and its release is under way.
+            ends.append(process.begin_release(_GIVE_UP))
+            if is_over.is_set():
+                ends[0]()
         cancel.cancel()
         # It may have been done, and the task cancelled before it saw that.
         if undo is not None and future.done() and not future.cancelled() and future.exception() is None:

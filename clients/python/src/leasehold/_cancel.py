@@ -46,6 +46,7 @@ class CancelToken:
 
     def sleep(self, seconds: float) -> None:
         """Sleeps, unless it is cancelled."""
+        self.check()
         if self._latch.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX))):
             self._open_latch()  # for the next one
         self.check()

@@ -23,6 +23,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, Union
 from urllib.parse import urlsplit
 
@@ -166,6 +167,41 @@ class _Connection(http.client.HTTPConnection):
         return timed.is_open()
 
 
+class _Pool:
+    """Idle connections: those for claims, and those for upkeep."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.idle: Tuple[List[_Connection], List[_Connection]] = ([], [])
+
+    def take(self, is_upkeep: bool) -> Optional[_Connection]:
+        """A connection that the server has not closed, if there is one."""
+        while True:
+            with self.lock:
+                idle = self.idle[is_upkeep]
+                if not idle:
+                    return None
+                connection = idle.pop()
+            if connection.is_fresh():
+                return connection
+            connection.close()
+
+    def put(self, is_upkeep: bool, connection: _Connection) -> None:
+        connection.used_at = time.monotonic()
+        with self.lock:
+            idle = self.idle[is_upkeep]
+            if len(idle) < _IDLE_CONNECTIONS_MAX:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self.lock:
+            idle, self.idle = self.idle, ([], [])
+        for connection in [*idle[0], *idle[1]]:
+            connection.close()
+
+
 class Connections:
     """The connections of one client. Safe to use from several threads."""
 
@@ -201,23 +237,18 @@ class Connections:
         #: The address that answered last, which is tried first.
         self._good_address: Any = None
         self._lock = threading.Lock()
-        self._idle: Tuple[List[_Connection], List[_Connection]] = ([], [])
+        self._pool = _Pool()
+        # Not `__del__`: the garbage collector could finalise the sockets first, which warn that they are open.
+        weakref.finalize(self, self._pool.close).atexit = False
 
     def after_fork(self) -> None:
         """In a forked child: closes its copies of the parent's connections, which goes unseen by the server."""
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._lock = self._pool.lock = threading.Lock()  # another thread of the parent may have held it
         self.close()
 
     def close(self) -> None:
         """Closes idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, ([], [])
-        for connection in [*idle[0], *idle[1]]:
-            connection.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_idle"):
-            self.close()
+        self._pool.close()
 
     def check_one_store(self) -> None:
         """Raises ``Unavailable`` if two stores have answered at this address a short while ago."""
@@ -236,7 +267,7 @@ class Connections:
         headers = {} if token is None else {"Authorization": f"Bearer {_check_token(token)}"}
         was_repeated = False
         if call.may_repeat:
-            connection = self._take(call)
+            connection = self._pool.take(call.is_upkeep)
             if connection is not None:
                 try:
                     return self._exchange(connection, call, headers, read, ends_at, cancel)
@@ -249,27 +280,6 @@ class Connections:
             error.effect = "unknown" if was_repeated else "none"
             raise
         return self._exchange(connection, call, headers, read, ends_at, cancel, was_repeated)
-
-    def _take(self, call: Call) -> Optional[_Connection]:
-        """An idle connection, if there is one that the server has not closed."""
-        while True:
-            with self._lock:
-                idle = self._idle[call.is_upkeep]
-                if not idle:
-                    return None
-                connection = idle.pop()
-            if connection.is_fresh():
-                return connection
-            connection.close()
-
-    def _put(self, call: Call, connection: _Connection) -> None:
-        connection.used_at = time.monotonic()
-        with self._lock:
-            idle = self._idle[call.is_upkeep]
-            if len(idle) < _IDLE_CONNECTIONS_MAX:
-                idle.append(connection)
-                return
-        connection.close()
 
     def _open(self, connection: _Connection, ends_at: float, cancel: Optional[CancelToken]) -> None:
         try:
@@ -348,7 +358,7 @@ class Connections:
                 cancel._remove(timed.abort)
             # Cancelled just now, it may have been shut down.
             if keep and not (cancel is not None and cancel.is_cancelled):
-                self._put(call, connection)
+                self._pool.put(call.is_upkeep, connection)
             else:
                 connection.close()
 
