@@ -190,6 +190,12 @@ def test_a_verdict_that_names_no_claim_is_not_believed(kind: str) -> None:
     assert answer.drop_connection
 
 
+def test_messages_control_no_terminal() -> None:
+    with pytest.raises(leasehold.Unavailable) as caught:
+        _protocol.read_acquire(problem("unavailable", 503, detail="no\nanswer \x1b[2J"), CLAIM)
+    assert str(caught.value) == "no answer  [2J"
+
+
 def test_effects_are_unknown_unless_said() -> None:
     with pytest.raises(leasehold.Unavailable) as caught:
         _protocol.read_acquire(problem("unavailable", 503, effect="perhaps"), CLAIM)

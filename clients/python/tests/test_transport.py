@@ -361,6 +361,20 @@ def await_request(fake: FakeServer, path: bytes, count: int = 1) -> None:
         time.sleep(0.02)
 
 
+def test_no_grant_lasts_longer_than_was_asked_for(fake: FakeServer) -> None:
+    fake.respond = lambda request: grant(request).replace(b"30000", b"90000").replace(b'"waited_ms": 0', b'"waited_ms": 9')
+    with leasehold.Client(fake.url).lease("report/1", ttl=20) as lease:
+        assert lease.ttl == 20 and lease.remaining < 20
+
+    def waited(request: bytes) -> bytes:
+        body = grant(request).partition(b"\r\n\r\n")[2].replace(b'"waited_ms": 0', b'"waited_ms": 3600000')
+        return grant(request, body=body)
+
+    fake.respond = waited
+    with leasehold.Client(fake.url).lease("report/1", ttl=20) as lease:
+        assert lease.remaining < 30
+
+
 def test_an_answer_that_names_another_claim_costs_its_connection(fake: FakeServer) -> None:
     """What follows on that connection may belong to another request, too."""
     client = leasehold.Client(fake.url, release_timeout=0.2)

@@ -151,6 +151,8 @@ class Acquisition:
 
     def _granted(self, granted: Granted, sent: Sent) -> Optional[Lease]:
         self._was_granted = True
+        # The server cannot have waited for longer than the answer took.
+        granted = replace(granted, waited=min(granted.waited, _clock.now() - sent.at))
         self._client.connections.check_one_store()  # another request may have met another store meanwhile
         self._cancel.check()
         lease = Lease(self._client, self._claim, granted, sent)

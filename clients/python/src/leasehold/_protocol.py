@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, Union
 from urllib.parse import urlencode
 
@@ -100,6 +100,10 @@ class Granted:
     number: Optional[int]
     pass_: Optional[str]
 
+    def at_most(self, asked: float) -> Granted:
+        """No lease lasts longer than was asked for."""
+        return replace(self, ttl=min(self.ttl, _whole(asked)), remaining=min(self.remaining, _whole(asked)))
+
     @property
     def grant(self) -> Optional[int]:
         """The number of the grant: its token, if it is exclusive."""
@@ -128,12 +132,21 @@ class Kept:
     asked: Optional[FinishRequest]
     evicting: bool
 
+    def at_most(self, asked: float) -> Kept:
+        """As ``Granted.at_most``."""
+        return replace(self, ttl=min(self.ttl, _whole(asked)), remaining=min(self.remaining, _whole(asked)))
+
 
 def milliseconds(seconds: float) -> int:
     """At least one: zero is refused."""
     if not math.isfinite(seconds):
         raise Invalid(f"a time must be a finite number of seconds, not {seconds}")
     return max(1, round(seconds * 1000))
+
+
+def _whole(ttl: float) -> float:
+    """A ttl as it is sent, in seconds."""
+    return milliseconds(ttl) / 1000
 
 
 def _post(path: str, body: Dict[str, Any], at_most: float, is_upkeep: bool = False) -> Call:
@@ -171,7 +184,7 @@ def read_acquire(answer: Answer, claim: Claim) -> Union[Granted, Queued]:
             token=doc.opt_token("token"),
             number=doc.opt_token("number"),
             pass_=doc.opt_text("pass"),
-        )
+        ).at_most(claim.ttl)
     except ValueError as error:
         raise _unreadable(answer, error) from error
     if granted.pass_ is not None:
@@ -241,7 +254,7 @@ def _kept(answer: Answer, doc: Doc, renewed: RenewedClaim) -> Union[Kept, Leaseh
             remaining=doc.seconds("remaining_ms"),
             asked=None if asked is None else FinishRequest.read(asked),
             evicting=doc.flag("evicting"),
-        )
+        ).at_most(renewed.claim.ttl)
     except ValueError as error:
         return _unreadable(answer, error)
     if grant is None:
@@ -370,4 +383,6 @@ def _message(doc: Doc) -> str:
     if resource is not None and resource not in text:
         text = f"{resource}: {text}"
     hint = doc.opt_text("hint")
-    return f"{text} ({hint})" if hint else text
+    text = f"{text} ({hint})" if hint else text
+    # It is printed and logged: no line breaks, and nothing that controls a terminal.
+    return "".join(char if char.isprintable() else " " for char in text)

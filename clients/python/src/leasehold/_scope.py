@@ -185,9 +185,9 @@ class LeaseRequest(Request[Lease]):
         An unanswered request may take up to the client's ``timeout`` longer. Raises ``Busy``, ``TimedOut``, ``Unavailable``, ``Denied``, ``Invalid``,
         ``Cancelled``.
         """
-        return self.acquire_within(self.wait, cancel)
+        return self._acquire_within(self.wait, cancel)
 
-    def acquire_within(self, wait: Optional[float], cancel: Optional[CancelToken]) -> Lease:
+    def _acquire_within(self, wait: Optional[float], cancel: Optional[CancelToken]) -> Lease:
         """Acquires it, with another time to wait."""
         claim = Claim(self.resource, self.ttl, self._client.claim_options(self._options))
         lease = Acquisition(self._client, claim, wait, cancel or CancelToken()).run()

@@ -135,7 +135,7 @@ class SeveralRequest(Request[LeaseSet]):
         try:
             for request in self._requests:
                 left = None if ends_at is None else max(0.0, ends_at - _clock.now())
-                lease = request.acquire_within(left, stop)
+                lease = request._acquire_within(left, stop)
                 leases.append(lease)
                 removes.append(lease._listen(stop.cancel))
             for lease in leases:
