@@ -10,6 +10,7 @@ from typing import Any, Type
 import leasehold
 import pytest
 from leasehold import _protocol
+from leasehold._acquire import timed_out
 from leasehold._json import Doc
 from leasehold._names import key_of, new_owner, owner_hash
 from leasehold._protocol import Answer, Call, Claim, Granted, Kept, Queued, RenewedClaim
@@ -188,6 +189,16 @@ def test_a_verdict_that_names_no_claim_is_not_believed(kind: str) -> None:
     with pytest.raises(leasehold.Unavailable):
         _protocol.read_acquire(answer, CLAIM)
     assert answer.drop_connection
+
+
+def test_the_lock_of_another_program_is_shown() -> None:
+    lock = {"key": "report/1", "form": "redis-py lock", "value_hash": "00ff00ff00ff00ff", "remaining_ms": None}
+    with pytest.raises(leasehold.Busy) as caught:
+        _protocol.read_acquire(problem("contended", 423, foreign=lock, **NAMED), CLAIM)
+    expected = leasehold.ForeignLock("report/1", "redis-py lock", "00ff00ff00ff00ff", None)
+    assert caught.value.foreign == timed_out(1, caught.value).foreign == expected
+    seen = {"resource": "report/1", "key": "report/1", "capacity": 1, "holder_count": 0, "queue_length": 0, "cursor": "c"}
+    assert leasehold.Resource.read(Doc({**seen, "foreign": [lock]})).foreign == (expected,)
 
 
 def test_messages_control_no_terminal() -> None:

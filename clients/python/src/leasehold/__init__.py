@@ -6,7 +6,7 @@ A client of ``leasehold serve``, without dependencies, for threads and for async
 from ._cancel import CancelToken
 from ._election import Election, Observer
 from ._lease import Lease
-from ._model import FinishRequest, Holder, Leader, Overview, OverviewItem, Resource, Waiter
+from ._model import FinishRequest, ForeignLock, Holder, Leader, Overview, OverviewItem, Resource, Waiter
 from ._names import Key
 from ._scope import LeaseRequest, current_lease
 from ._several import LeaseSet, SeveralRequest
@@ -35,6 +35,7 @@ __all__ = [
     "Denied",
     "Election",
     "FinishRequest",
+    "ForeignLock",
     "Holder",
     "HolderChanged",
     "Invalid",

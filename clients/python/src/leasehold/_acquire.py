@@ -195,4 +195,8 @@ class Acquisition:
 def timed_out(wait: float, error: Busy) -> TimedOut:
     """The error of a claim that has waited for so long."""
     text = f"waited {wait:.3g} s: {error}"
-    return TimedOut(text, holders=error.holders, retry_after=error.retry_after, paused=error.paused)
+    copy = TimedOut(
+        text, holders=error.holders, retry_after=error.retry_after, paused=error.paused, foreign=error.foreign
+    )
+    copy.effect, copy.kind = error.effect, error.kind
+    return copy

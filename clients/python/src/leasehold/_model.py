@@ -76,6 +76,24 @@ class Waiter:
 
 
 @dataclass(frozen=True)
+class ForeignLock:
+    """A lock of another program that stands in the way."""
+
+    #: Its key in the store.
+    key: str
+    #: What it is, in the words of the store.
+    form: str
+    #: Names it in the order ``evict-foreign``.
+    value_hash: str
+    #: How long until it expires; None if it never does.
+    remaining: Optional[float]
+
+    @staticmethod
+    def read(doc: Doc) -> ForeignLock:
+        return ForeignLock(doc.text("key"), doc.text("form"), doc.text("value_hash"), doc.opt_seconds("remaining_ms"))
+
+
+@dataclass(frozen=True)
 class Resource:
     """A resource as it is now."""
 
@@ -84,6 +102,8 @@ class Resource:
     capacity: int
     holders: Tuple[Holder, ...]
     holder_count: int
+    #: Locks of other programs.
+    foreign: Tuple[ForeignLock, ...]
     queue: Tuple[Waiter, ...]
     queue_length: int
     #: The newest token, where the store remembers it.
@@ -102,6 +122,7 @@ class Resource:
             capacity=doc.whole("capacity"),
             holders=tuple(Holder.read(holder) for holder in doc.docs("holders")),
             holder_count=doc.whole("holder_count"),
+            foreign=tuple(ForeignLock.read(lock) for lock in doc.docs("foreign")),
             queue=tuple(Waiter.read(waiter) for waiter in doc.docs("queue")),
             queue_length=doc.whole("queue_length"),
             last_token=doc.opt_token("last_token"),

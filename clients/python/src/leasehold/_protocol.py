@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar, Union
 from urllib.parse import urlencode
 
 from ._json import Doc
-from ._model import FinishRequest, Holder
+from ._model import FinishRequest, ForeignLock, Holder
 from ._names import ResourceName, key_of, name_field, new_owner, owner_hash
 from .errors import (
     Busy,
@@ -352,7 +352,9 @@ def _error_of(doc: Doc) -> LeaseholdError:
     retry_after = doc.opt_seconds("retry_after_ms")
     if kind == "contended":
         holders = tuple(Holder.read(holder) for holder in doc.docs("holders"))
-        return Busy(message, holders=holders, retry_after=retry_after or 0.0, paused=doc.flag("paused"))
+        lock = doc.doc("foreign")
+        foreign = None if lock is None else ForeignLock.read(lock)
+        return Busy(message, holders=holders, retry_after=retry_after or 0.0, paused=doc.flag("paused"), foreign=foreign)
     if kind == "lost":
         return Lost(message, why=doc.opt_text("why") or "not_there")
     if kind == "mismatch":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from ._model import Holder
+    from ._model import ForeignLock, Holder
 
 Effect = Literal["none", "unknown"]
 
@@ -34,7 +34,13 @@ class Busy(LeaseholdError):
     """Others hold the lease."""
 
     def __init__(
-        self, message: str, *, holders: tuple[Holder, ...] = (), retry_after: float = 0.0, paused: bool = False
+        self,
+        message: str,
+        *,
+        holders: tuple[Holder, ...] = (),
+        retry_after: float = 0.0,
+        paused: bool = False,
+        foreign: ForeignLock | None = None,
     ) -> None:
         super().__init__(message)
         #: Some of those who hold it.
@@ -43,6 +49,8 @@ class Busy(LeaseholdError):
         self.retry_after = retry_after
         #: An operator has paused the resource.
         self.paused = paused
+        #: The lock of another program that stands in the way.
+        self.foreign = foreign
 
 
 class TimedOut(Busy):
