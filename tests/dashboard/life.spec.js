@@ -1,22 +1,6 @@
 // What happens to one lease, as people see it.
 
-import { expect, isLive, logIn, openResource, test } from './lib/test.js';
-
-/** Records each text that an element of the page shows from now on. @param {import('@playwright/test').Page} page @param {string} selector @returns {Promise<() => Promise<string[]>>} */
-async function recorded(page, selector) {
-  const shown = await page.evaluateHandle((wanted) => {
-    /** @type {string[]} */
-    const texts = [];
-    const look = () => {
-      const text = document.querySelector(wanted)?.textContent?.trim();
-      if (text !== undefined && texts.at(-1) !== text) texts.push(text);
-    };
-    look();
-    new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
-    return texts;
-  }, selector);
-  return () => shown.jsonValue();
-}
+import { expect, isLive, logIn, openResource, recorded, test } from './lib/test.js';
 
 /** @param {string[]} shown @returns {number[]} the seconds that a countdown has shown */
 function seconds(shown) {
@@ -26,7 +10,7 @@ function seconds(shown) {
 test('a lease appears, counts down, is renewed, is late and silent, and expires', async ({ operator: page, server }) => {
   await expect(page.locator('#sentence')).toContainText('Nothing is held');
   await isLive(page);
-  const ttl_ms = 12_000;
+  const ttl_ms = 15_000;
   const lease = await server.hold({ resource: 'report/1', ttl_ms, host: 'vm-3', pid: 811, label: 'nightly report' });
   await expect(page.locator('#sentence')).toContainText('1 resource is held');
   await openResource(page, 'report/1');

@@ -2,7 +2,7 @@
 
 import { Redis } from './lib/redis.js';
 import { Server } from './lib/server.js';
-import { expect, isLive, logIn, openResource, stuckRow, test, Watch } from './lib/test.js';
+import { expect, isLive, logIn, openResource, recorded, stuckRow, test, Watch } from './lib/test.js';
 
 test('the server is lost, and returns', async ({ operator: page, server, watch }) => {
   watch.expect(/console: Failed to load resource: net::ERR_/);
@@ -23,6 +23,18 @@ test('the server is lost, and returns', async ({ operator: page, server, watch }
   await server.hold({ resource: 'report/2' });
   await page.locator('nav a', { hasText: 'Overview' }).click();
   await expect(page.locator('#sentence')).toContainText('2 resources are held');
+});
+
+test('a server that shuts down says so', async ({ operator: page, server, watch }) => {
+  watch.expect(/console: Failed to load resource: (net::ERR_|.* status of 503)/);
+  await isLive(page);
+  const banner = await recorded(page, '#banner');
+  server.child?.kill('SIGTERM');
+  await expect(page.locator('#banner')).toContainText('The server does not answer');
+  expect(await banner()).toContain('The server is shutting down.');
+  await server.restart();
+  await isLive(page);
+  await expect(page.locator('#banner')).toBeEmpty();
 });
 
 test('a server that hangs is told from one that is well', async ({ operator: page, server, watch }) => {

@@ -93,8 +93,7 @@ function onNews(news) {
   if (news.type === 'closed') {
     // The server has ended the stream, because the token or its roles have changed, or because it ends itself.
     askInfoAgain();
-    if (news.status === 401) refreshNow();
-    return;
+    return news.status === 401 ? refreshNow() : refresh();
   }
   state.newsAt = performance.now();
   if (state.connection === 'asking') state.connection = 'live';

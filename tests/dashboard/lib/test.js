@@ -109,6 +109,22 @@ export async function isLive(page) {
   await expect(page.locator('#freshness')).toHaveAttribute('data-state', 'live');
 }
 
+/** Records each text that an element of the page shows from now on. @param {Page} page @param {string} selector @returns {Promise<() => Promise<string[]>>} */
+export async function recorded(page, selector) {
+  const shown = await page.evaluateHandle((wanted) => {
+    /** @type {string[]} */
+    const texts = [];
+    const look = () => {
+      const text = document.querySelector(wanted)?.textContent?.trim();
+      if (text !== undefined && texts.at(-1) !== text) texts.push(text);
+    };
+    look();
+    new MutationObserver(look).observe(document.body, { subtree: true, childList: true, characterData: true });
+    return texts;
+  }, selector);
+  return () => shown.jsonValue();
+}
+
 /** A phone, a tablet, a laptop. */
 export const WIDTHS = [360, 768, 1280];
 
