@@ -106,7 +106,8 @@ class Process:
         self._wake = threading.Condition(self.lock)
         #: Until when the watch sleeps. Infinite while it looks: what changes then, it may have looked at already.
         self._planned = math.inf
-        self._is_poked = False
+        #: The earliest time that it was told meanwhile.
+        self._told = math.inf
         self._watching = False
         self._released = threading.Condition(self.lock)
         #: Releases that are under way, and until when the end of the program waits for each.
@@ -128,7 +129,7 @@ class Process:
         """Something is to be done at this time: the watch must not sleep longer."""
         with self.lock:
             if when < self._planned:
-                self._is_poked = True
+                self._told = min(self._told, when)
                 self._wake.notify()
 
     def begin_release(self, at_most: float) -> Callable[[], None]:
@@ -170,13 +171,11 @@ class Process:
     def _watch(self) -> None:
         while True:
             with self.lock:
-                self._planned, self._is_poked = math.inf, False
+                self._planned = self._told = math.inf
             # In a function of its own, so that no lease is kept alive while this sleeps.
             next_event = self._look()
             with self.lock:
-                if self._is_poked:
-                    continue
-                pause = max(_WATCH_PAUSE, next_event - _clock.now())
+                pause = max(_WATCH_PAUSE, min(next_event, self._told) - _clock.now())
                 self._planned = _clock.now() + pause if self.leases else math.inf
                 self._wake.wait(pause if self.leases else None)
 
