@@ -255,3 +255,19 @@ fn say(text: &str) {
     print!("{text}");
     drop(std::io::stdout().flush());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_hangs_fails_by_its_name() {
+        let mut steps = Steps::new(false);
+        assert!(steps.command("a test of steps", &mut Command::new("true")));
+        let limit = Duration::from_millis(200);
+        assert!(!steps.command_within(limit, "a step that hangs", Command::new("sleep").arg("600")));
+        let why = steps.done[1].failure.as_ref().map(|failure| failure.why.clone()).unwrap();
+        assert!(why.contains("a step that hangs took longer than 200ms, and was ended"), "{why}");
+        assert_eq!(steps.summary(), Err("1 of 2 steps failed: a step that hangs".to_owned()));
+    }
+}
