@@ -149,7 +149,8 @@ export class Acquirer {
     this.#claim = new Claim(this.#wanted.name, this.#wanted.ttl);
     const { name, ttl } = this.#wanted;
     const why = `the lease of ${name.text} was granted too late: its ttl of ${ttl} ms had run out before the answer came. Use a longer ttl`;
-    await this.#pauseAfter(new UnavailableError(why));
+    // The grant was given back, so nothing is left of this claim. ADR 0095
+    await this.#pauseAfter(new UnavailableError(why, "none"));
   }
 
   /** The claim has a place in the queue, and asks again at once if its wait was over. */

@@ -99,6 +99,16 @@ test("a grant that comes too late is given back, and asked for again with anothe
   await eventually("it is released", () => server.on("/v1/release").some((release) => release.body["owner"] === first?.body["owner"]));
 });
 
+test("a claim all of whose grants come too late leaves nothing behind, and says so", async () => {
+  const server = await lying(({ body }) => ({ body: { ...grant(body), remaining_ms: 0 } }));
+  await using client = new Client(server.url);
+  await assert.rejects(client.acquire("a/1", { wait: 300 }), (error: unknown) => {
+    assert.ok(error instanceof UnavailableError && /granted too late/.test(error.message), String(error));
+    assert.equal(error.effect, "none");
+    return true;
+  });
+});
+
 test("an owner token with a tombstone is replaced", async () => {
   let buried = true;
   const server = await lying(({ body }) => {

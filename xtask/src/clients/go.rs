@@ -12,6 +12,10 @@ const EXAMPLE: &str = "examples/export";
 pub(super) fn prepare(steps: &mut Steps) -> bool {
     steps.check("clients: go format", format)
         && steps.command("clients: go vet", &mut go(&["vet", "./..."]))
+        && steps.command(
+            "clients: go vet of the fence tests",
+            go(&["vet", "./..."]).current_dir(folder().join("fencetest")),
+        )
         && steps.command("clients: go build", &mut build("./internal/storiesdriver", &driver()))
         && steps.command("clients: go build of the example", &mut build(&format!("./{EXAMPLE}"), &example()))
 }
