@@ -270,6 +270,8 @@ def _in_child() -> None:
 def _at_exit() -> None:
     if _process is not None:
         _process.await_releases()
+        for client in list(_process.clients):
+            client.close()
 
 
 atexit.register(_at_exit)
