@@ -91,7 +91,7 @@ test('a node of a Redlock set is dead: the first screen says so, and the store p
     await expect(page.locator('#sentence')).toContainText('1 resource is held');
     await page.locator('nav a', { hasText: 'Store' }).click();
     await expect(page.locator('[data-test=quorum]')).toContainText('4 of 5');
-    await expect(page.locator('[data-test=finding]').first()).toContainText(`127.0.0.1:${dead.port} does not count`);
+    await expect(page.locator('[data-test=finding]').first()).toContainText(`127.0.0.1:${dead.port} is down or has no vote`);
     const nodes = page.locator('main .nodes tbody tr');
     await expect(nodes).toHaveCount(5);
     const down = nodes.filter({ hasText: String(dead.port) });

@@ -104,7 +104,8 @@ impl Answer {
             headers.insert(REQUEST_HEADER, id);
         }
         if self.content_type == EVENT_STREAM {
-            // nginx would keep events back until its buffer is full.
+            // A proxy that compresses, and nginx, would keep events back until a buffer is full.
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
             headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
         }
         if let Some(seconds) = self.retry_after_s {

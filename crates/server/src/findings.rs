@@ -108,7 +108,7 @@ fn of_nodes(facts: &Facts<'_>) -> Vec<FindingBody> {
                 _ => Severity::Warning,
             };
             let why = node.why.as_deref().unwrap_or("it does not answer, or has no vote");
-            let title = format!("{} does not count", node.name);
+            let title = format!("{} is down or has no vote", node.name);
             found.push(finding(
                 severity,
                 title,
@@ -265,12 +265,12 @@ mod tests {
         let titles: Vec<_> = found.iter().map(|finding| finding.title.as_str()).collect();
         assert_eq!(
             titles,
-            ["a does not count", "The clock of b differs", "If one more server fails, nothing is granted"]
+            ["a is down or has no vote", "The clock of b differs", "If one more server fails, nothing is granted"]
         );
         assert!(found[1].detail.contains("2.5s behind"), "{}", found[1].detail);
         let down = health(StoreState::Down, Some(QuorumBody::of(3, 1)));
         let found = told(&Facts { nodes: &nodes[..1], truncated: true, ..facts(&info, &down) });
-        assert_eq!(found[0], (Severity::Critical, "a does not count".to_owned()));
+        assert_eq!(found[0], (Severity::Critical, "a is down or has no vote".to_owned()));
         assert_eq!(found[1], (Severity::Critical, "There is no majority".to_owned()));
         assert_eq!(found[2].0, Severity::Warning);
     }
