@@ -135,7 +135,7 @@ impl QuorumState {
 ///
 /// # Errors
 /// As [`Quorum::found`]; `Invalid` for another URL; `Unsupported` if this build does not include Redis.
-#[cfg_attr(not(feature = "redis"), expect(clippy::unused_async, reason = "the same function in every build"))]
+#[cfg_attr(not(feature = "redis"), allow(clippy::unused_async, reason = "the same function in every build"))]
 pub async fn found_redlock(url: &str) -> Result<Founded> {
     #[cfg(feature = "redis")]
     {
