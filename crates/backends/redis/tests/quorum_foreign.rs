@@ -41,7 +41,9 @@ async fn a_foreign_lock_on_a_majority_is_shown_and_hides_nothing() {
         let Verdict::Blocked(blocked) = &verdict else { panic!("{verdict:?}") };
         let lock = blocked.foreign.clone().expect("another program holds it");
         assert!(blocked.holders.is_empty() && lock.key == OWNER && lock.remaining.is_none(), "{blocked:?}");
-        assert_eq!(release(&*backend, &ours).await, Released::AlreadyGone);
+        // `Now` if the vote of the third node has not been taken back yet.
+        let released = release(&*backend, &ours).await;
+        assert!(matches!(released, Released::AlreadyGone | Released::Now), "{released:?}");
 
         let rows = list(&*backend).await;
         assert_eq!(rows.len(), 2, "{rows:?}");

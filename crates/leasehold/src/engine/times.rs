@@ -83,25 +83,24 @@ impl LeaseTimes {
 pub(crate) struct PublishedTimes {
     deadline: AtomicU64,
     stop_at: AtomicU64,
-    /// `stop_at` by the calendar clock, in microseconds. It moves back when that clock is set back: otherwise a freeze of
-    /// the machine after that would go unnoticed.
+    /// `stop_at` by the calendar clock, in microseconds. Both are of the same reply: a later calendar time of an earlier
+    /// reply may come from a clock that has been set back since, and would hide a freeze of the machine.
     wall_stop_at: AtomicU64,
-    /// When the newest of the requests was sent whose replies were published.
-    newest_sent: Mutex<Timestamp>,
+    publishing: Mutex<()>,
 }
 
 impl PublishedTimes {
     /// Publishes the times that follow from a reply to a request that was sent at `sent`.
     pub(crate) fn publish(&self, times: LeaseTimes, sent: SendTime) {
-        let mut newest_sent = self.newest_sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let _publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
-        let stop_at = times.stop_at.max(self.stop_at());
-        if sent.at >= *newest_sent {
-            *newest_sent = sent.at;
-            // Before `stop_at`: who reads the new `stop_at` must not compare with the old calendar time.
-            self.wall_stop_at.store(sent.wall.after(sent.at.until(stop_at)).as_micros(), Ordering::Release);
+        if times.stop_at < self.stop_at() {
+            return;
         }
-        self.stop_at.store(stop_at.as_nanos(), Ordering::Release);
+        // Before `stop_at`: who reads the new `stop_at` must not compare with the old calendar time.
+        let wall_stop_at = sent.wall.after(sent.at.until(times.stop_at));
+        self.wall_stop_at.store(wall_stop_at.as_micros(), Ordering::Release);
+        self.stop_at.store(times.stop_at.as_nanos(), Ordering::Release);
     }
 
     pub(crate) fn deadline(&self) -> Timestamp {
@@ -143,6 +142,32 @@ mod tests {
         // A long lease is renewed every minute too.
         let day = Duration::from_secs(86_400);
         assert_eq!(LeaseTimes::of(at(0), day, day).renew_at, at(60));
+    }
+
+    #[test]
+    fn the_calendar_time_is_of_the_reply_that_lasts_longest() {
+        let published = PublishedTimes::default();
+        let publish = |sent: u64, wall: u64, stop: u64| {
+            let times = LeaseTimes { renew_at: at(sent), stop_at: at(stop), deadline: at(stop + 5) };
+            published
+                .publish(times, SendTime { at: at(sent), wall: WallTime::from_micros(wall * 1_000_000) });
+        };
+        let stops = |wall: u64| {
+            let stopped = |wall| published.is_stopped_by_wall(WallTime::from_micros(wall * 1_000_000));
+            assert_eq!((stopped(wall - 1), stopped(wall)), (false, true));
+        };
+        publish(100, 4100, 125);
+        stops(4125);
+        // The clock was set back by an hour.
+        publish(110, 510, 135);
+        stops(535);
+        // A reply that gives less, as after a freeze of 20 s, which only the calendar clock shows: nothing gets later.
+        publish(111, 531, 120);
+        stops(535);
+        assert_eq!((published.stop_at(), published.deadline()), (at(135), at(140)));
+        // A reply that is late, and lasts longer than the newer one.
+        publish(109, 509, 140);
+        stops(540);
     }
 
     #[test]
