@@ -9,6 +9,7 @@
 
 use std::{
     env,
+    ffi::OsString,
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -113,6 +114,12 @@ impl TestProgram {
     /// Runs it, and prints its output. Returns whether it passed.
     fn run(&self) -> bool {
         let mut command = Command::new(&self.executable);
+        // Cargo has set variables that tell of this program.
+        let of_xtask = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_"));
+        for name in env::vars_os().map(|(name, _)| name).filter(of_xtask) {
+            command.env_remove(name);
+        }
+        command.env_remove("CARGO_MANIFEST_PATH");
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).stdin(Stdio::null());
         let (text, passed) = match command.output() {
             Ok(Output { status, stdout, stderr }) => {
