@@ -84,6 +84,12 @@ function schedules(all) {
           { class: 'resource-cell' },
           h('a', { href: linkTo({ resource: job.resource, key: job.resource }), class: 'name' }, untrusted(job.name)),
           h('code', { class: 'quiet small' }, untrusted(job.schedule)),
+          h(
+            'span',
+            { class: 'reason small' },
+            untrusted(job.sentence, { most: 300 }),
+            job.error && !job.sentence.includes(job.error) ? [' ', untrusted(job.error, { most: 300 })] : null,
+          ),
         ),
       ],
       [
@@ -94,21 +100,12 @@ function schedules(all) {
       ['Failed', bad(job.failures, job.recorded)],
       ['Missed', bad(job.missed, job.recorded)],
       ['Running on', job.holder ? holder(job.holder) : h('span', { class: 'quiet' }, 'not running')],
-      [
-        'In words',
-        h(
-          'span',
-          { class: 'reason' },
-          untrusted(job.sentence, { most: 300 }),
-          job.error && !job.sentence.includes(job.error) ? [' ', untrusted(job.error, { most: 300 })] : null,
-        ),
-      ],
     ]);
   });
   return section(
     'schedules',
     'Schedules',
-    table('Schedules', ['Job', 'Last tick', 'Next tick', 'Failed', 'Missed', 'Running on', 'In words'], rows, 'jobs'),
+    table('Schedules', ['Job', 'Last tick', 'Next tick', 'Failed', 'Missed', 'Running on'], rows, 'jobs'),
     more(all.length, 'schedule'),
     h('p', { class: 'quiet small', key: 'zone' }, `Times are in ${ZONE}.`),
   );

@@ -248,7 +248,7 @@ fn wait(by: &HeldBy, is_gone: bool) -> StepBody {
         }
     };
     let mut wait =
-        step(StepName::Wait, text, "Nothing is interrupted, and never do two work at the same time.");
+        step(StepName::Wait, text, "Nothing is interrupted, and two never work at the same time.");
     wait.token = Some(TokenText(by.token));
     wait
 }
