@@ -2,7 +2,7 @@
 
 import { Buffer } from "node:buffer";
 
-import type { Holder } from "./model.js";
+import type { ForeignLock, Holder } from "./model.js";
 
 /** Whether a request that failed may have changed something at the server. */
 export type Effect = "none" | "unknown";
@@ -69,6 +69,7 @@ export interface BusyDetails {
   readonly holders?: readonly Holder[];
   readonly retryAfter?: number;
   readonly paused?: boolean;
+  readonly foreign?: ForeignLock | undefined;
 }
 
 /** Others hold the lease. */
@@ -81,12 +82,15 @@ export class BusyError extends LeaseholdError {
   readonly retryAfter: number;
   /** An operator has paused the resource. */
   readonly paused: boolean;
+  /** The lock of another program, if that holds the resource. */
+  readonly foreign: ForeignLock | undefined;
 
   constructor(message: string, details: BusyDetails = {}) {
     super(message, { code: "contended" });
     this.holders = details.holders ?? [];
     this.retryAfter = details.retryAfter ?? 0;
     this.paused = details.paused ?? false;
+    this.foreign = details.foreign;
   }
 }
 

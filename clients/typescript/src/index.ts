@@ -34,7 +34,7 @@ export {
   UnavailableError,
 } from "./errors.js";
 export type { AnyLease, Lease, LeaseSet, SharedLease } from "./lease.js";
-export type { FinishRequest, Holder, Info, Leader, Overview, OverviewItem, Process, Resource, Waiter } from "./model.js";
+export type { FinishRequest, ForeignLock, Holder, Info, Leader, Overview, OverviewItem, Process, Resource, Waiter } from "./model.js";
 export { keyOf, type ResourceName } from "./names.js";
 export type { AcquireOptions, ClientOptions, Level, TryOptions } from "./options.js";
 export type { Order, OverviewQuery, Target } from "./queries.js";

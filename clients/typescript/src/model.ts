@@ -27,12 +27,26 @@ export interface Holder extends Process {
   readonly kept: boolean;
 }
 
+/** The lock of another program, which knows nothing of leasehold, on the same resource. */
+export interface ForeignLock {
+  /** Its key in the store. */
+  readonly key: string;
+  /** What it is, in the words of the store. */
+  readonly form: string;
+  /** Names it in the order `evict-foreign`. */
+  readonly valueHash: string;
+  /** How long until it expires; undefined if it never does. */
+  readonly remaining?: number;
+}
+
 /** A claim in the queue. */
 export interface Waiter extends Process {
   readonly weight: number;
   readonly waited: number;
   /** It could have been granted, and did not answer. */
   readonly silent: boolean;
+  /** It is a claim of another program. */
+  readonly foreign: boolean;
 }
 
 /** A resource as it is now. */
@@ -42,6 +56,8 @@ export interface Resource {
   readonly capacity: number;
   readonly holders: readonly Holder[];
   readonly holderCount: number;
+  /** Locks of other programs. */
+  readonly foreign: readonly ForeignLock[];
   readonly queue: readonly Waiter[];
   readonly queueLength: number;
   /** The newest token, where the store remembers it. */
@@ -133,9 +149,14 @@ export function readHolder(doc: Doc): Holder {
   };
 }
 
+export function readForeignLock(doc: Doc): ForeignLock {
+  const [key, form, valueHash] = [doc.text("key"), doc.text("form"), doc.text("value_hash")];
+  return { key, form, valueHash, ...defined({ remaining: doc.optNumber("remaining_ms") }) };
+}
+
 function readWaiter(doc: Doc): Waiter {
   const [weight, waited] = [doc.number("weight"), doc.number("waited_ms")];
-  return { ...readProcess(doc.doc("holder")), weight, waited, silent: doc.flag("silent") };
+  return { ...readProcess(doc.doc("holder")), weight, waited, silent: doc.flag("silent"), foreign: doc.flag("foreign") };
 }
 
 export function readResource(doc: Doc): Resource {
@@ -145,6 +166,7 @@ export function readResource(doc: Doc): Resource {
     capacity: doc.number("capacity"),
     holders: doc.docs("holders").map(readHolder),
     holderCount: doc.number("holder_count"),
+    foreign: doc.docs("foreign").map(readForeignLock),
     queue: doc.docs("queue").map(readWaiter),
     queueLength: doc.number("queue_length"),
     cursor: doc.text("cursor"),

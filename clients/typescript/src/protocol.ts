@@ -20,7 +20,7 @@ import {
   UnavailableError,
 } from "./errors.js";
 import { Doc } from "./json.js";
-import { type FinishRequest, readFinishRequest, readHolder } from "./model.js";
+import { type FinishRequest, readFinishRequest, readForeignLock, readHolder } from "./model.js";
 import { type Named, ownerHash, randomHex } from "./names.js";
 
 /** An answer of a leasehold server, on our store, to our request. */
@@ -221,7 +221,13 @@ export function problemError(doc: Doc): LeaseholdError {
   const retryAfter = doc.optNumber("retry_after_ms");
   if (code === "contended") {
     const holders = doc.docs("holders").map(readHolder);
-    return new BusyError(message, { holders, paused: doc.flag("paused"), retryAfter: retryAfter ?? 0 });
+    const foreign = doc.optDoc("foreign");
+    return new BusyError(message, {
+      holders,
+      paused: doc.flag("paused"),
+      retryAfter: retryAfter ?? 0,
+      foreign: foreign && readForeignLock(foreign),
+    });
   }
   if (code === "lost") {
     const why = doc.optText("why");

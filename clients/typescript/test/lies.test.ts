@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Client, CorruptError, DeniedError, InvalidError, LeaseLostError, UnavailableError } from "leasehold";
+import { BusyError, Client, CorruptError, DeniedError, InvalidError, LeaseLostError, UnavailableError } from "leasehold";
 
 import { eventually, FakeServer, grant, hashOf, honest, kept, names, type Reply, type Request, TOKEN } from "./helpers.js";
 
@@ -204,6 +204,31 @@ test("refusals become errors of their kind", async () => {
     });
     assert.equal(server.on("/v1/release").length, 0, "nothing is left to end");
   }
+});
+
+test("the lock of another program is shown, and evicted by the hash of its value", async () => {
+  const lock = { key: "lock:42", form: "a string", value_hash: "00112233445566ff", remaining_ms: 1500 };
+  const { remaining_ms: _, ...forever } = lock;
+  const waiter = { holder: { host: "a", pid: 1 }, weight: 1, waited_ms: 0, foreign: true };
+  const seen = { capacity: 1, holders: [], holder_count: 0, foreign: [lock, forever], queue: [waiter], queue_length: 1, cursor: "c" };
+  const server = await FakeServer.start((request) => {
+    const { path, body } = request;
+    if (path === "/v1/acquire") return { status: 423, body: { kind: "contended", effect: "none", holders: [], foreign: lock, ...names(body) } };
+    if (path.startsWith("/v1/resource")) return { body: { resource: "a/1", key: "a/1", ...seen } };
+    return { body: { verdict: "done", resource: "a/1", key: "a/1" } };
+  });
+  await using client = new Client(server.url);
+  const expected = { key: "lock:42", form: "a string", valueHash: "00112233445566ff", remaining: 1500 };
+  await assert.rejects(client.tryAcquire("a/1"), (error: unknown) => {
+    assert.ok(error instanceof BusyError, String(error));
+    assert.deepEqual(error.foreign, expected);
+    return true;
+  });
+  const resource = await client.resource("a/1");
+  assert.deepEqual(resource.foreign, [expected, { key: "lock:42", form: "a string", valueHash: "00112233445566ff" }]);
+  assert.equal(resource.queue[0]?.foreign, true);
+  await client.order({ resource: "a/1", action: "evict-foreign", valueHash: expected.valueHash, why: "its program is gone" });
+  assert.equal(server.on("/v1/orders")[0]?.body["value_hash"], expected.valueHash);
 });
 
 test("an order is sent once", async () => {
