@@ -1,5 +1,9 @@
 //! Two transactions at the same time, at each isolation level.
 
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
 use crate::test_server::{Session, Test, TestServer, pass, refusal};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -8,6 +12,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("with_a_read_before_the_pass_an_update_is_lost", read_first),
     ("a_snapshot_from_before_the_pass_loses_an_update_unless_the_server_checks_it", old_snapshot),
 ];
+
+/// Held by the test that reads `INNODB_TRX`.
+static READER: Mutex<()> = Mutex::const_new(());
 
 const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
@@ -50,12 +57,14 @@ async fn session_waits(look: &mut Session, session: &str) {
          WHERE trx_mysql_thread_id = {session} AND trx_state = 'LOCK WAIT'"
     );
     for _ in 0..200 {
+        // The server renews this table only if nobody has read it for a tenth of a second: two tests that take turns in reading
+        // it would see the same old rows for ever. So one waits for the pause of the other.
+        let _turn = READER.lock().await;
+        #[expect(clippy::disallowed_methods, reason = "the server sends no event when a session waits")]
+        tokio::time::sleep(Duration::from_millis(150)).await;
         if look.text(count.as_str()).await.as_deref() == Some("1") {
             return;
         }
-        // The server renews this table only if it was not read for a tenth of a second.
-        #[expect(clippy::disallowed_methods, reason = "the server sends no event when a session waits")]
-        tokio::time::sleep(std::time::Duration::from_millis(150)).await;
     }
     panic!("the session does not wait for a lock");
 }
