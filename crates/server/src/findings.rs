@@ -265,7 +265,11 @@ mod tests {
         let titles: Vec<_> = found.iter().map(|finding| finding.title.as_str()).collect();
         assert_eq!(
             titles,
-            ["a is down or has no vote", "The clock of b differs", "If one more server fails, nothing is granted"]
+            [
+                "a is down or has no vote",
+                "The clock of b differs",
+                "If one more server fails, nothing is granted"
+            ]
         );
         assert!(found[1].detail.contains("2.5s behind"), "{}", found[1].detail);
         let down = health(StoreState::Down, Some(QuorumBody::of(3, 1)));

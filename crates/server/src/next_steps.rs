@@ -95,8 +95,7 @@ pub(crate) fn steps(facts: &Facts<'_>) -> Steps {
         return Steps::default();
     }
     if facts.snapshot.unreadable.is_some() {
-        let step =
-            inspect(facts, "Its data in the store cannot be read. See what is stored there.", "show");
+        let step = inspect(facts, "Its data in the store cannot be read. See what is stored there.", "show");
         return Steps { next: Some(step.clone()), all: vec![step] };
     }
     let mut all: Vec<StepBody> = Vec::new();
@@ -247,8 +246,7 @@ fn wait(by: &HeldBy, is_gone: bool) -> StepBody {
             format!("Wait until {name} has done its work. If it stops renewing, its lease ends in {left}.")
         }
     };
-    let mut wait =
-        step(StepName::Wait, text, "Nothing is interrupted, and two never work at the same time.");
+    let mut wait = step(StepName::Wait, text, "Nothing is interrupted, and two never work at the same time.");
     wait.token = Some(TokenText(by.token));
     wait
 }
