@@ -23,7 +23,8 @@ pub(crate) fn run(steps: &mut Steps) -> bool {
         && (tests(steps) & checks(steps) & stories(steps) & languages(steps))
 }
 
-/// The own tests of each client. They wait more than they compute, so two of them run at once; what is built is built before.
+/// The own tests of each client. They wait more than they compute, so all of them run at once; what is built is built before,
+/// except by Maven.
 fn tests(steps: &mut Steps) -> bool {
     let clients = [
         (python::prepare(steps), python::tests()),
@@ -31,13 +32,9 @@ fn tests(steps: &mut Steps) -> bool {
         (go::prepare(steps), go::tests()),
         (true, java::tests()),
     ];
-    let mut passed = clients.iter().all(|(prepared, _)| *prepared);
-    let mut tests =
-        clients.into_iter().filter(|(prepared, _)| *prepared).flat_map(|(_, tests)| tests).peekable();
-    while tests.peek().is_some() {
-        passed &= steps.commands_at_once(tests.by_ref().take(2).collect());
-    }
-    passed
+    let prepared = clients.iter().all(|(prepared, _)| *prepared);
+    let tests = clients.into_iter().filter(|(prepared, _)| *prepared).flat_map(|(_, tests)| tests).collect();
+    steps.commands_at_once(tests) && prepared
 }
 
 /// The types and the packages of the clients whose build does not check them.
