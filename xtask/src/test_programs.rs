@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use crate::{cargo, root};
 
-/// How many test programs run at once. Two processors are half idle even so: the tests wait for most of their time.
+/// How many test programs run at once. More than there are processors, because the tests mostly wait for servers.
 const AT_ONCE: usize = 3;
 
 /// The name of this command, which users do not need: `cargo xtask test tests` runs it.

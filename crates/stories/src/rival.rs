@@ -153,6 +153,20 @@ impl Rival {
         }
     }
 
+    /// Waits for the one long poll of the server, and checks that its claim has the place in the queue that it took before `joined`.
+    /// With another owner token it would have a place of its own, or a later time.
+    pub(crate) async fn assert_waits_since(&self, resource: &str, joined: Instant) {
+        self.await_metric("leasehold_http_waiting", |waiting| waiting == 1).await;
+        let has_waited = joined.elapsed();
+        let seen = self.look(resource).await;
+        assert_eq!(seen["queue_length"], 1, "{seen}");
+        let waited = seen["queue"][0]["waited_ms"].as_u64().map(Duration::from_millis);
+        assert!(
+            waited.is_some_and(|waited| waited >= has_waited),
+            "{waited:?} is less than {has_waited:?}: {seen}"
+        );
+    }
+
     /// Sends the head of a request. The server waits for the body until this is dropped.
     pub(crate) async fn begin_request(&self) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.expect("the server is there");

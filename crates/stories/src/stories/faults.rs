@@ -61,16 +61,7 @@ pub(super) async fn a_waiter_outlives_its_server(mut world: World) {
     rival.await_queue("report/42", 1).await;
     let joined = Instant::now();
     world.replace_server().await;
-    // It waits at the new server, in its old place: another owner token would have one of its own, or another time.
-    rival.await_metric("leasehold_http_waiting", |waiting| waiting == 1).await;
-    let has_waited = joined.elapsed();
-    let seen = rival.look("report/42").await;
-    assert_eq!(seen["queue_length"], 1, "{seen}");
-    let waited = seen["queue"][0]["waited_ms"].as_u64().map(Duration::from_millis);
-    assert!(
-        waited.is_some_and(|waited| waited >= has_waited),
-        "{waited:?} is less than {has_waited:?}: {seen}"
-    );
+    rival.assert_waits_since("report/42", joined).await;
     rival.release("report/42").await;
     world.driver.answer(waiting).await.ok();
     world.check("mine").await.ok();
@@ -133,15 +124,7 @@ pub(super) async fn connections_are_cut(mut world: World) {
     world.proxy().reset();
     world.check("mine").await.ok();
     world.check("l0").await.ok();
-    rival.await_metric("leasehold_http_waiting", |waiting| waiting == 1).await;
-    let has_waited = joined.elapsed();
-    let seen = rival.look("report/41").await;
-    assert_eq!(seen["queue_length"], 1, "{seen}");
-    let waited = seen["queue"][0]["waited_ms"].as_u64().map(Duration::from_millis);
-    assert!(
-        waited.is_some_and(|waited| waited >= has_waited),
-        "{waited:?} is less than {has_waited:?}: {seen}"
-    );
+    rival.assert_waits_since("report/41", joined).await;
     rival.release("report/41").await;
     world.driver.answer(queued).await.ok();
     rival.try_acquire("report/42").await.contended();

@@ -4,35 +4,24 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 
 import io.github.leasehold.FakeServer.Reply;
-import java.io.IOException;
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** No thread hangs when the client is closed, although the server is silent. */
 @Timeout(60)
-class ClosingTest {
+class ClosingTest extends FakeServerTest {
     private final CountDownLatch end = new CountDownLatch(1);
     private final CountDownLatch asked = new CountDownLatch(1);
-    private FakeServer server;
-    private LeaseholdClient client;
 
-    @BeforeEach
-    void start() throws IOException {
-        server = new FakeServer(request -> Reply.of(200, request.grant()));
-        client = LeaseholdClient.connect(server.url());
-    }
-
+    /** A client that is closed waits for its requests, so they are answered before. */
     @AfterEach
-    void stop() {
+    void endTheSilence() {
         end.countDown();
-        client.close();
-        server.close();
     }
 
     private Reply silence() throws InterruptedException {

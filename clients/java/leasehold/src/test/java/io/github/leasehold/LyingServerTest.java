@@ -18,8 +18,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -27,22 +25,7 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /** Answers that are not what they seem. None of them is a grant, and each claim is released with a tombstone. */
 @Timeout(60)
-class LyingServerTest {
-    private FakeServer server;
-    private LeaseholdClient client;
-
-    @BeforeEach
-    void start() throws IOException {
-        server = new FakeServer(request -> Reply.of(200, request.grant()));
-        client = LeaseholdClient.connect(server.url());
-    }
-
-    @AfterEach
-    void stop() {
-        client.close();
-        server.close();
-    }
-
+class LyingServerTest extends FakeServerTest {
     private record Lie(String name, FakeServer.Script script) {
         @Override
         public String toString() {

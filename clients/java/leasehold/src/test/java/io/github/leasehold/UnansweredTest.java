@@ -18,29 +18,12 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** A request that was not answered may have been carried out, or may still be: also if it was sent again, and that was answered. */
 @Timeout(60)
-class UnansweredTest {
-    private FakeServer server;
-    private LeaseholdClient client;
-
-    @BeforeEach
-    void start() throws IOException {
-        server = new FakeServer(request -> Reply.of(200, request.grant()));
-        client = LeaseholdClient.connect(server.url());
-    }
-
-    @AfterEach
-    void stop() {
-        client.close();
-        server.close();
-    }
-
+class UnansweredTest extends FakeServerTest {
     /** Closes the connection of the first request without an answer. */
     private void breakFirst(FakeServer.Script then) {
         AtomicInteger count = new AtomicInteger();
